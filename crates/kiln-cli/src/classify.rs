@@ -1,25 +1,32 @@
 //! `kiln classify MODEL IMAGE…`: what pictures show.
 
 use crate::program::{self, Program};
+use kiln_llm::models::convnet::presets::{VISION_PRESETS, VisionPreset};
 use kiln_llm::vision::{Class, Classifier, ClassifierOptions, Image};
 use kiln_runtime::phase;
 use kiln_terminal::failure::{self, Failure, Outcome};
 use kiln_terminal::numbers::at_least;
 use kiln_terminal::{Console, Paint, Progress, format};
 use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 const EXAMPLES: &str = "\
 Examples:
   kiln classify ~/models/deit-tiny cat.png
   kiln classify ~/models/vit-base-patch16-224 cat.png coffee.jpg --top 3 --json
-  kiln classify ~/models/deit-tiny cat.png --mode max-autotune --dtype bf16";
+  kiln classify ~/models/deit-tiny cat.png --mode max-autotune --dtype bf16
+  kiln classify ~/models/convnext-tiny cat.png
+  kiln classify resnet-50 cat.png        random weights, for a look at speed
+
+Networks: ViT, DeiT, ResNet (ResNeXt, SE, wide), MobileNetV2 and V3, EfficientNet (and V2), ConvNeXt (and V2).
+With random weights: resnet-18, resnet-50, resnext-50, mobilenet-v2, mobilenet-v3-large, efficientnet-b0, convnext-tiny.";
 
 /// Options of `kiln classify`.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Arguments {
-    /// A folder with a ViT or DeiT, under transformers' or timm's names
+    /// A folder with a network under transformers' or timm's names, or the name of one with random weights
     model: String,
     /// PNG or JPEG files
     #[arg(required = true)]
@@ -47,7 +54,11 @@ type Opened = Result<(usize, usize), Failure>;
 pub fn run(arguments: &Arguments) -> Outcome {
     let console = Console::new(arguments.json);
     let (device, dtype) = (arguments.program.device()?, arguments.program.dtype()?);
-    let folder = &program::folder(&arguments.model)?;
+    let preset = VisionPreset::named(&arguments.model).filter(|_| !Path::new(&arguments.model).exists());
+    let folder = &match preset {
+        Some(preset) => PathBuf::from(preset.name),
+        None => program::folder(&arguments.model).map_err(|failure| failure.advise(known()))?,
+    };
     let mut images = Vec::with_capacity(arguments.images.len());
     let open = |path: &String| {
         let image = Image::open(path).map_err(program::failure)?;
@@ -67,7 +78,11 @@ pub fn run(arguments: &Arguments) -> Outcome {
         batch: arguments.batch,
         preprocess: None,
     };
-    let classifier = Classifier::open(folder, &options).map_err(program::failure)?;
+    let classifier = match preset {
+        Some(preset) => Classifier::preset(preset, &options),
+        None => Classifier::open(folder, &options),
+    };
+    let classifier = classifier.map_err(program::failure)?;
     drop(progress);
     let progress = Progress::start(format!("classifying {}", format::plural(images.len(), "picture", "pictures")));
     let began = Instant::now();
@@ -91,6 +106,9 @@ pub fn run(arguments: &Arguments) -> Outcome {
             Err(error) => items.push(failed(path, error)),
         }
     }
+    if preset.is_some() {
+        kiln_terminal::note("the weights are random: the answers mean nothing".to_owned());
+    }
     let count = format::plural(images.len(), "picture", "pictures");
     kiln_terminal::note([&count, &program::took(seconds, compile), arguments.program.name()].join(" · "));
     console.result(|| {
@@ -103,6 +121,12 @@ pub fn run(arguments: &Arguments) -> Outcome {
         0 => Ok(()),
         bad => Err(Failure::new(format!("{bad} of {} pictures could not be read", opened.len())).into()),
     }
+}
+
+/// The networks that there are without a folder.
+fn known() -> String {
+    let names: Vec<&str> = VISION_PRESETS.iter().map(|preset| preset.name).collect();
+    format!("or one with random weights: {}", names.join(", "))
 }
 
 /// Says why a picture has no answer, where its answer would be.

@@ -262,8 +262,8 @@ fn what_is_not_known_is_said() {
     std::fs::write(folder.join("preprocessor_config.json"), r#"{"size": 48}"#).unwrap();
     assert_eq!(open().unwrap_err(), Error::WrongPictures { width: 48, height: 48, side: 32 });
     std::fs::remove_file(folder.join("preprocessor_config.json")).unwrap();
-    std::fs::write(folder.join("config.json"), r#"{"model_type": "resnet"}"#).unwrap();
-    assert!(open().unwrap_err().to_string().contains("'resnet' are not supported"));
+    std::fs::write(folder.join("config.json"), r#"{"model_type": "swin"}"#).unwrap();
+    assert!(open().unwrap_err().to_string().contains("'swin' are not supported"));
     std::fs::remove_file(folder.join("config.json")).unwrap();
     // A width of 16 has no usual number of heads.
     assert!(open().unwrap_err().to_string().contains("0 heads do not divide"));

@@ -5,6 +5,7 @@
 //!  Graph ──▶ decompose ▶ canonicalize ▶ fold_constants ▶ simplify_algebra ▶ fold_views ▶ recognise_attention ▶ common_subexpressions ▶ dead_code ──▶ Graph
 //!
 //!  Graph ──▶ differentiate ──▶ Graph with gradients (on request, not part of the list)
+//!  Graph ──▶ fold_norms ──▶ Graph whose frozen convolutions have their batch norms in the weights (on request, under `freeze`)
 //!  Graph ──▶ split_frozen ──▶ a Graph run once and a Graph run by every call (on request, under `freeze`)
 //! ```
 //!
@@ -22,6 +23,7 @@ mod dims;
 mod facts;
 mod flatten_choices;
 mod fold_constants;
+mod fold_norms;
 mod fold_views;
 mod frozen;
 mod recognise_attention;
@@ -34,6 +36,7 @@ pub use differentiate::{
     differentiate, gradient, is_differentiable, with_states,
 };
 
+pub use fold_norms::fold_norms;
 pub use split_frozen::{MainInput, Split, SplitOptions, split_frozen};
 
 use kiln_ir::Graph;

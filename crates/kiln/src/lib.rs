@@ -37,7 +37,7 @@ pub mod optim;
 pub mod pipeline;
 pub mod tensor;
 
-pub use autograd::{Gradients, grad, no_grad, value_and_grad};
+pub use autograd::{Gradients, checkpoint, grad, no_grad, value_and_grad};
 pub use backend::threads::{self, set_threads, threads};
 pub use backend::{backend, release_memory, synchronize};
 pub use compile::buckets::{self, Buckets};
@@ -106,6 +106,7 @@ pub use kiln_runtime::Device;
 pub use nn::{compile_module, compile_module_with};
 pub use pipeline::{CompileOptions, FreezeOptions, PackWeights};
 pub use tensor::Tensor;
+pub use tensor::autocast::{autocast, autocast_dtype, no_autocast};
 pub use tensor::bundle::{Bundle, Leaf};
 pub use tensor::compiled_graph::{CompiledGraph, compile_graph};
 pub use tensor::create::{self, End, Nested};

@@ -42,6 +42,7 @@ const HARMLESS: &[Harmless] = &[
     harmless("cls.*", &["bert"], TRAINING),
     harmless("classifier.*", &["bert"], TRAINING),
     harmless("qa_outputs.*", &["bert"], TRAINING),
+    harmless("*num_batches_tracked", &[], "a count of training steps"),
     harmless("*embeddings.mask_token", &["vit", "deit"], "stands for patches that are hidden, in training alone"),
 ];
 

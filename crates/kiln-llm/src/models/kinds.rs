@@ -88,6 +88,12 @@ pub const KINDS: &[Kind] = &[
     ),
     kind("vit", Task::Classify, &["ViTForImageClassification"]),
     kind("deit", Task::Classify, &["DeiTForImageClassification", "DeiTForImageClassificationWithTeacher"]),
+    kind("resnet", Task::Classify, &["ResNetForImageClassification"]),
+    kind("mobilenet_v2", Task::Classify, &["MobileNetV2ForImageClassification"]),
+    kind("efficientnet", Task::Classify, &["EfficientNetForImageClassification"]),
+    kind("convnext", Task::Classify, &["ConvNextForImageClassification"]),
+    kind("convnextv2", Task::Classify, &["ConvNextV2ForImageClassification"]),
+    kind("timm_wrapper", Task::Classify, &["TimmWrapperForImageClassification"]),
 ];
 
 /// Mixtures of experts whose names do not say so.

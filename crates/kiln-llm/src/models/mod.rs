@@ -1,6 +1,7 @@
 //! Architectures, each a file, and what generation needs of them.
 
 pub mod bert;
+pub mod convnet;
 pub mod decoder;
 pub mod gemma3;
 pub mod gpt2;
@@ -15,6 +16,7 @@ pub mod qwen3;
 pub mod vit;
 
 pub use bert::Bert;
+pub use convnet::ConvNet;
 pub use gemma3::Gemma3;
 pub use gpt_neox::GptNeox;
 pub use gpt2::Gpt2;

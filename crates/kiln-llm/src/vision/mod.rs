@@ -1,7 +1,7 @@
 //! Pictures: a file comes in, what is to be seen in it goes out.
 //!
 //! ```text
-//!  PNG, JPEG ─▶ Image ─▶ size, part, scale as the model was trained ─▶ one program a batch: ViT, softmax ─▶ names, likeliest first
+//!  PNG, JPEG ─▶ Image ─▶ size, part, scale as the model was trained ─▶ one program a batch: ViT or ConvNet, softmax ─▶ names, likeliest first
 //! ```
 
 mod exif;
@@ -16,7 +16,9 @@ pub use resize::Filter;
 
 use crate::config::{Fields, VitConfig};
 use crate::encode::rows;
-use crate::models::Vit;
+use crate::models::convnet::Family;
+use crate::models::convnet::presets::VisionPreset;
+use crate::models::{ConvNet, Vit};
 use crate::open::suiting;
 use crate::{Checkpoint, Error, Result, Weights};
 use kiln::{Compiled, DType, Device, Dynamic, Options, Tensor};
@@ -62,6 +64,96 @@ pub struct Class {
     pub probability: f32,
 }
 
+/// A network that says what pictures show.
+#[derive(Debug)]
+pub enum PictureModel {
+    /// A vision transformer.
+    Vit(Vit),
+    /// A convolutional network, and the name of its family.
+    ConvNet(ConvNet, &'static str),
+}
+
+impl PictureModel {
+    /// The model of a checkpoint and its `config.json`.
+    pub fn new(config: Option<&Fields>, checkpoint: &Checkpoint, dtype: DType) -> Result<PictureModel> {
+        let weights = Weights::new(checkpoint, dtype);
+        let (model, name) = match Family::detect(config, checkpoint)? {
+            Some(family) => {
+                let net = ConvNet::new(family, config, checkpoint, &weights)?;
+                (PictureModel::ConvNet(net, family.name()), family.name())
+            }
+            None => (PictureModel::Vit(Vit::new(&VitConfig::detect(config, checkpoint)?, &weights)?), "vit"),
+        };
+        weights.all_used(name, None)?;
+        Ok(model)
+    }
+
+    /// A network with random weights.
+    pub fn preset(preset: &VisionPreset, dtype: DType, device: Device) -> Result<PictureModel> {
+        PictureModel::new(Some(&preset.config()?), &preset.checkpoint(0, dtype, device)?, dtype)
+    }
+
+    /// The name of its family.
+    pub fn name(&self) -> &'static str {
+        match self {
+            PictureModel::Vit(_) => "vit",
+            PictureModel::ConvNet(_, name) => name,
+        }
+    }
+
+    /// How much each kind is like pictures, `[pictures, 3, side, side]`: `[pictures, classes]`.
+    #[track_caller]
+    pub fn logits(&self, pixels: &Tensor) -> kiln::Result<Tensor> {
+        match self {
+            PictureModel::Vit(vit) => vit.logits(pixels),
+            PictureModel::ConvNet(net, _) => net.logits(pixels),
+        }
+    }
+
+    /// Kinds of pictures.
+    pub fn classes(&self) -> usize {
+        match self {
+            PictureModel::Vit(vit) => vit.config.classes,
+            PictureModel::ConvNet(net, _) => net.classes(),
+        }
+    }
+
+    /// The pixels of a side, where it takes no others.
+    pub fn only_side(&self) -> Option<usize> {
+        match self {
+            PictureModel::Vit(vit) => Some(vit.config.image_size),
+            PictureModel::ConvNet(..) => None,
+        }
+    }
+
+    /// The pixels of a side that it was trained with.
+    pub fn side(&self) -> usize {
+        match self {
+            PictureModel::Vit(vit) => vit.config.image_size,
+            PictureModel::ConvNet(net, _) => net.side.unwrap_or(224),
+        }
+    }
+
+    /// Dtype of the weights.
+    pub fn dtype(&self) -> DType {
+        match self {
+            PictureModel::Vit(vit) => vit.dtype(),
+            PictureModel::ConvNet(net, _) => net.dtype(),
+        }
+    }
+
+    /// Where the weights are.
+    pub fn device(&self) -> Device {
+        match self {
+            PictureModel::Vit(vit) => vit.device(),
+            PictureModel::ConvNet(net, _) => net.device(),
+        }
+    }
+}
+
+/// What timm's wrapper in transformers puts before every name.
+const WRAPPED: &str = "timm_model.";
+
 type Program = Compiled<Box<dyn Fn(&Tensor) -> kiln::Result<Tensor> + Send + Sync>, Tensor, Tensor>;
 
 /// A model that says what pictures show.
@@ -76,7 +168,7 @@ type Program = Compiled<Box<dyn Fn(&Tensor) -> kiln::Result<Tensor> + Send + Syn
 /// # Ok::<(), kiln_llm::Error>(())
 /// ```
 pub struct Classifier {
-    model: Arc<Vit>,
+    model: Arc<PictureModel>,
     labels: Vec<String>,
     preprocess: Preprocess,
     program: Program,
@@ -86,7 +178,7 @@ pub struct Classifier {
 impl std::fmt::Debug for Classifier {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Classifier")
-            .field("config", &self.model.config)
+            .field("model", &self.model.name())
             .field("preprocess", &self.preprocess)
             .field("batch", &self.batch)
             .finish_non_exhaustive()
@@ -101,38 +193,65 @@ impl Classifier {
         let folder = folder.as_ref();
         let config = folder.join("config.json");
         let config = if config.exists() { Some(Fields::read(config)?) } else { None };
-        let checkpoint = Checkpoint::open(folder, options.device)?;
+        let mut checkpoint = Checkpoint::open(folder, options.device)?;
+        if checkpoint.tensors.keys().any(|name| name.starts_with(WRAPPED)) {
+            let plain = |name: &str| name.strip_prefix(WRAPPED).unwrap_or(name).to_owned();
+            let tensors = std::mem::take(&mut checkpoint.tensors);
+            checkpoint.tensors = tensors.into_iter().map(|(name, tensor)| (plain(&name), tensor)).collect();
+        }
         let dtype = options.dtype.unwrap_or_else(|| suiting(checkpoint.dtype()));
-        let sizes = VitConfig::detect(config.as_ref(), &checkpoint)?;
+        let model = PictureModel::new(config.as_ref(), &checkpoint, dtype)?;
         let pretrained = config.as_ref().map(|fields| fields.object("pretrained_cfg")).transpose()?.flatten();
         let preprocess = match (&options.preprocess, Preprocess::read(folder)?, pretrained) {
             (Some(asked), _, _) => asked.clone(),
             (None, Some(said), _) => said,
-            (None, None, Some(timm)) => Preprocess::from_timm(&timm, sizes.image_size)?,
-            // What DeiT and its kin were tested with.
-            (None, None, None) => Preprocess::imagenet(sizes.image_size, 0.9),
+            (None, None, Some(timm)) => Preprocess::from_timm(&timm, model.side())?,
+            // What DeiT and its kin were tested with, and what most others were.
+            (None, None, None) => {
+                Preprocess::imagenet(model.side(), if model.only_side().is_some() { 0.9 } else { 0.875 })
+            }
         };
-        let side = sizes.image_size;
-        if let Some((width, height)) = preprocess.size().filter(|&size| size != (side, side)) {
+        if let (Some(side), Some((width, height))) = (model.only_side(), preprocess.size())
+            && (width, height) != (side, side)
+        {
             return Err(Error::WrongPictures { width, height, side });
         }
-        let labels = labels::labels(folder, config.as_ref(), sizes.classes)?;
-        let weights = Weights::new(&checkpoint, dtype);
-        let model = Arc::new(Vit::new(&sizes, &weights)?);
-        weights.all_used("vit", None)?;
+        let labels = labels::labels(folder, config.as_ref(), model.classes())?;
+        Ok(Classifier::of(model, labels, preprocess, options))
+    }
+
+    /// A network with random weights, for measurements: what it says of pictures means nothing.
+    ///
+    /// ```
+    /// use kiln_llm::models::convnet::presets::VisionPreset;
+    /// use kiln_llm::vision::{Classifier, ClassifierOptions};
+    /// let preset = VisionPreset::named("mobilenet-v2").unwrap();
+    /// let classifier = Classifier::preset(preset, &ClassifierOptions::default())?;
+    /// assert_eq!(classifier.labels().len(), 1000);
+    /// # Ok::<(), kiln_llm::Error>(())
+    /// ```
+    pub fn preset(preset: &VisionPreset, options: &ClassifierOptions) -> Result<Classifier> {
+        let model = PictureModel::preset(preset, options.dtype.unwrap_or(DType::F32), options.device)?;
+        let labels = (0..model.classes()).map(|class| format!("class {class}")).collect();
+        let preprocess = options.preprocess.clone().unwrap_or_else(|| Preprocess::imagenet(model.side(), 0.875));
+        Ok(Classifier::of(model, labels, preprocess, options))
+    }
+
+    fn of(model: PictureModel, labels: Vec<String>, preprocess: Preprocess, options: &ClassifierOptions) -> Classifier {
         let how = match &options.compile {
             Some(how) => Options { fullgraph: true, dynamic: Dynamic::Static, ..how.clone() },
             None => Options { disable: true, ..Options::default() },
         };
-        let vit = model.clone();
+        let model = Arc::new(model);
+        let network = model.clone();
         let classify: Box<dyn Fn(&Tensor) -> _ + Send + Sync> =
-            Box::new(move |pixels| vit.logits(pixels)?.to_dtype(DType::F32)?.softmax(-1));
+            Box::new(move |pixels| network.logits(pixels)?.to_dtype(DType::F32)?.softmax(-1));
         let program = kiln::compile_with(classify, how);
-        Ok(Classifier { model, labels, preprocess, program, batch: options.batch.max(1) })
+        Classifier { model, labels, preprocess, program, batch: options.batch.max(1) }
     }
 
     /// The model.
-    pub fn model(&self) -> &Vit {
+    pub fn model(&self) -> &PictureModel {
         &self.model
     }
 
@@ -165,8 +284,7 @@ impl Classifier {
             let rows = rows(rest.len(), self.batch);
             let (now, later) = rest.split_at(rows.min(rest.len()));
             let pixels = self.preprocess.apply(now, self.model.device())?;
-            let side = self.model.config.image_size;
-            if pixels.shape()[2..] != [side, side] {
+            if let Some(side) = self.model.only_side().filter(|&side| pixels.shape()[2..] != [side, side]) {
                 let (width, height) = (pixels.shape()[3], pixels.shape()[2]);
                 return Err(Error::WrongPictures { width, height, side });
             }

@@ -81,6 +81,15 @@ impl Preprocess {
             (true, None) => Some((224, 224)),
             (true, Some(_)) => return Err(fields.bad("crop_size", "it has no width and height")),
         };
+        // Processors of some models do more than their members say.
+        let processor = match fields.text("image_processor_type")? {
+            Some(name) => name,
+            None => fields.text("feature_extractor_type")?.unwrap_or_default(),
+        };
+        let (resize, crop) = match (processor.starts_with("ConvNext"), resize, sides(fields, "size")?) {
+            (true, _, Some(size)) if resize != Resize::Keep => cropped(fields, size)?,
+            _ => (resize, crop),
+        };
         let number = fields.size("resample", 2)?;
         let filter = Filter::numbered(number);
         let scaled = fields.flag("do_rescale", true)?;
@@ -93,12 +102,23 @@ impl Preprocess {
         if deviation.contains(&0.0) {
             return Err(fields.bad("image_std", "must not be 0"));
         }
+        let mut mean = channels("image_mean", usual.0)?;
+        let mut deviation = deviation;
+        if processor.starts_with("EfficientNet") {
+            if scaled && fields.flag("rescale_offset", false)? {
+                mean = mean.map(|mean| mean + 1.0);
+            }
+            // The original network divides by the deviation once more.
+            if normalized && fields.flag("include_top", true)? {
+                deviation = deviation.map(|deviation| deviation * deviation);
+            }
+        }
         Ok(Preprocess {
             resize,
             filter: filter.ok_or_else(|| fields.bad("resample", format!("there is no filter {number}")))?,
             crop,
             scale: if scaled { fields.number("rescale_factor", 1.0 / 255.0)? } else { 1.0 },
-            mean: channels("image_mean", usual.0)?,
+            mean,
             deviation,
         })
     }
@@ -179,6 +199,23 @@ impl Preprocess {
         }
         Ok(Tensor::from_vec(values, [fitted.len(), 3, height, width], device)?)
     }
+}
+
+/// Of a ConvNeXt: small pictures are cut out of somewhat larger ones, large ones are squashed.
+fn cropped(fields: &Fields, size: Resize) -> Result<(Resize, Option<(usize, usize)>)> {
+    let side = match size {
+        Resize::Shorter(side) => side,
+        Resize::To { width, height } if width == height => width,
+        _ => return Err(fields.bad("size", "it has no shortest_edge")),
+    };
+    let part = fields.number("crop_pct", 224.0 / 256.0)?;
+    if !(0.05..=1.0).contains(&part) {
+        return Err(fields.bad("crop_pct", format!("{part} is no part of a picture")));
+    }
+    Ok(match side < 384 {
+        true => (Resize::Shorter((side as f64 / part) as usize), Some((side, side))),
+        false => (Resize::To { width: side, height: side }, None),
+    })
 }
 
 /// A size given as one number for both sides, as width and height, or as the shorter side.

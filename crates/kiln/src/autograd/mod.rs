@@ -19,8 +19,10 @@
 //! its end; where nothing requires gradients, recording costs one branch.
 
 pub(crate) mod backward;
+mod checkpoint;
 mod functions;
 
+pub use checkpoint::checkpoint;
 pub use functions::{grad, value_and_grad};
 
 use crate::tensor::tape::{self, Tape};

@@ -51,6 +51,43 @@ impl GradScaler {
     /// Returns whether it did, and changes the factor accordingly. This reads one value back to the host.
     #[track_caller]
     pub fn step(&self, optimizer: &dyn Optimizer) -> Result<bool> {
+        let ok = match self.unscale(optimizer)? {
+            Some(finite) => finite.item::<bool>()?,
+            None => true,
+        };
+        if ok {
+            optimizer.step()?;
+        }
+        self.follow(&Tensor::scalar(ok, DType::Bool, self.scale.get().device())?)?;
+        Ok(ok)
+    }
+
+    /// [`GradScaler::step`] without reading back: the optimizer takes its step, and parameters and its own variables keep their values where a gradient overflowed.
+    /// Returns whether none did, as one bool. A compiled training step is one graph with it.
+    #[track_caller]
+    pub fn step_or_skip(&self, optimizer: &dyn Optimizer) -> Result<Tensor> {
+        let Some(finite) = self.unscale(optimizer)? else {
+            optimizer.step()?;
+            let ok = Tensor::scalar(true, DType::Bool, self.scale.get().device())?;
+            self.follow(&ok)?;
+            return Ok(ok);
+        };
+        let rate = optimizer.learning_rate().id();
+        let own = optimizer.state();
+        let own = own.named_buffers().into_iter().chain(own.named_parameters()).map(|(_, var)| var);
+        let own = own.filter(|var| var.id() != rate);
+        let changing: Vec<Var> = optimizer.parameters().iter().cloned().chain(own).collect();
+        let before: Vec<Tensor> = changing.iter().map(|var| var.get().detach()).collect();
+        optimizer.step()?;
+        for (var, before) in changing.iter().zip(&before) {
+            var.set(&finite.where_(&var.get().detach(), before)?)?;
+        }
+        self.follow(&finite)?;
+        Ok(finite)
+    }
+
+    /// Divides the gradients by the factor, and says whether all of them are finite; nothing if there are none.
+    fn unscale(&self, optimizer: &dyn Optimizer) -> Result<Option<Tensor>> {
         let inverse = self.scale.get().recip()?;
         let mut finite: Option<Tensor> = None;
         for parameter in optimizer.parameters() {
@@ -63,23 +100,16 @@ impl GradScaler {
             });
             parameter.set_grad(Some(gradient))?;
         }
-        let ok = match finite {
-            Some(finite) => finite.item::<bool>()?,
-            None => true,
-        };
-        if ok {
-            optimizer.step()?;
-        }
+        Ok(finite)
+    }
+
+    /// Changes the factor after a step that was taken or left out.
+    fn follow(&self, ok: &Tensor) -> Result<()> {
         let (scale, steps) = (self.scale.get(), self.steps.get().add(1.0)?);
-        if !ok {
-            self.scale.set(&scale.mul(self.backoff)?)?;
-            self.steps.set(&steps.mul(0.0)?)?;
-            return Ok(false);
-        }
-        // Chosen without reading back.
-        let grows = steps.ge(self.interval as f64)?;
-        self.scale.set(&grows.where_(&scale.mul(self.growth)?, &scale)?)?;
-        self.steps.set(&grows.where_(&steps.mul(0.0)?, &steps)?)?;
-        Ok(true)
+        let grows = ok.logical_and(&steps.ge(self.interval as f64)?)?;
+        let grown = grows.where_(&scale.mul(self.growth)?, &scale)?;
+        self.scale.set(&ok.where_(&grown, &scale.mul(self.backoff)?)?)?;
+        let counts = ok.logical_and(&grows.logical_not()?)?;
+        self.steps.set(&counts.where_(&steps, &steps.mul(0.0)?)?)
     }
 }

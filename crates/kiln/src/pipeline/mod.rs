@@ -20,8 +20,8 @@ pub(crate) use options::EAGER;
 
 use crate::{Error, Result};
 use kiln_ir::{Graph, NodeId, Source};
-use kiln_kernels::{Form, InputLayout, Observe, ScheduleOptions};
-use kiln_passes::{MainInput, Pass, Split, SplitOptions, split_frozen};
+use kiln_kernels::{Form, InputLayout, Numerics, Observe, ScheduleOptions};
+use kiln_passes::{MainInput, Pass, Split, SplitOptions, fold_norms, split_frozen};
 use kiln_runtime::disk::{self, Kind};
 use kiln_runtime::event::{self, Category};
 use kiln_runtime::{Packer, Program, phase};
@@ -175,7 +175,13 @@ fn main_options(unit: &Unit<'_>, freeze: &Freeze<'_>) -> CompileOptions {
 pub(crate) fn split(unit: &Unit<'_>, freeze: &Freeze<'_>, observe: Observe<'_>) -> Result<Split> {
     let broken = |cause| Error::Graph { cause: Box::new(cause) };
     let cut = SplitOptions { growth: freeze.options.growth };
-    let graph = optimise(unit, unit.graph.clone(), observe)?;
+    // Where every op rounds as if it ran alone, weights stay as they are.
+    let exact = unit.options.no_passes || unit.options.schedule.numerics == Numerics::Eager;
+    let folded = if exact { None } else { fold_norms(unit.graph, freeze.inputs).map_err(broken)? };
+    if let Some(folded) = &folded {
+        observe("fold_norms", Form::Graph(folded));
+    }
+    let graph = optimise(unit, folded.unwrap_or_else(|| unit.graph.clone()), observe)?;
     let split = split_frozen(&graph, freeze.inputs, &cut).map_err(broken)?;
     observe("split_frozen", Form::Graph(&split.prepare));
     observe("split_frozen", Form::Graph(&split.main));

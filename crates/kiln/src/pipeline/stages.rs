@@ -21,8 +21,8 @@ macro_rules! stages {
     ($($name:literal, $phase:literal, $makes:literal, $verifier:literal, $dump:literal, $code:literal;)*) => {
         /// Every stage from a function to launches, in order.
         ///
-        /// The passes from `decompose` to `dead_code` run again and again until none of them changes the graph. `split_frozen`
-        /// runs for graphs with frozen inputs, `pack` for those whose weights the backend packs, `tune` in the modes that
+        /// The passes from `decompose` to `dead_code` run again and again until none of them changes the graph. `fold_norms` and `split_frozen`
+        /// run for graphs with frozen inputs, `pack` for those whose weights the backend packs, `tune` in the modes that
         /// measure. A program that is found on disk skips what is between `capture` and `code`.
         pub const STAGES: &[Stage] = &[$(Stage {
             name: $name, phase: $phase, makes: $makes, verifier: $verifier, dump: $dump, code: $code,
@@ -35,6 +35,7 @@ stages! {
     // name                  phase       makes            verifier                          dump                            code
     "capture",               "capture",  "Graph",         "Graph::verify",                  "NN-capture.kiln",              "kiln/src/compile/capture/recording.rs";
     "differentiate",         "capture",  "Graph",         "Graph::verify",                  "NN-capture.kiln",              "kiln-passes/src/differentiate/mod.rs";
+    "fold_norms",            "passes",   "Graph",         "Graph::verify",                  "NN-fold_norms.kiln",           "kiln-passes/src/fold_norms.rs";
     "decompose",             "passes",   "Graph",         "Graph::verify",                  "NN-decompose.kiln",            "kiln-passes/src/decompose.rs";
     "flatten_choices",       "passes",   "Graph",         "Graph::verify",                  "NN-flatten_choices.kiln",      "kiln-passes/src/flatten_choices.rs";
     "canonicalize",          "passes",   "Graph",         "Graph::verify",                  "NN-canonicalize.kiln",         "kiln-passes/src/canonicalize.rs";

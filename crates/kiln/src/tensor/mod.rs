@@ -10,6 +10,7 @@
 //! Nothing here knows how a function is captured or how gradients are computed: `compile` implements the trait `Tracer`,
 //! and `autograd` walks the tape.
 
+pub(crate) mod autocast;
 pub(crate) mod bundle;
 pub(crate) mod call_input;
 pub(crate) mod compiled_graph;

@@ -7,6 +7,8 @@ use crate::tensor::shape::resolve_shape;
 use crate::{DType, Device, Error, Result, Shape, Tensor};
 use kiln_ir::build::{self, Emit, GraphBuilder};
 use kiln_ir::{BinaryOp, Dim, NodeId, Op, Scalar, Source};
+use std::cell::RefCell;
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
 
@@ -81,6 +83,19 @@ impl Generator {
 
     /// A new key for one draw.
     fn key(&self, device: Device, at: &Source) -> Result<Tensor> {
+        if !KEPT.with_borrow(Kept::is_idle) {
+            let again = KEPT.with_borrow_mut(|kept| kept.replay.as_mut().and_then(VecDeque::pop_front));
+            let key = match again {
+                Some(key) => key,
+                None => self.new_key(device, at)?,
+            };
+            KEPT.with_borrow_mut(|kept| kept.records.iter_mut().for_each(|record| record.push(key.clone())));
+            return Ok(key);
+        }
+        self.new_key(device, at)
+    }
+
+    fn new_key(&self, device: Device, at: &Source) -> Result<Tensor> {
         if crate::tensor::tracer::is_active() {
             return crate::tensor::tracer::random_key(self, device, at);
         }
@@ -247,4 +262,53 @@ impl Tensor {
     pub fn dropout(&self, probability: f64) -> Result<Tensor> {
         DEFAULT.dropout(self, probability)
     }
+}
+
+/// The keys of a thread that are written down, or drawn once more.
+#[derive(Default)]
+struct Kept {
+    /// One for each function under way whose keys are written down.
+    records: Vec<Vec<Tensor>>,
+    /// The next ones, of a function that runs again.
+    replay: Option<VecDeque<Tensor>>,
+}
+
+impl Kept {
+    fn is_idle(&self) -> bool {
+        self.records.is_empty() && self.replay.is_none()
+    }
+}
+
+thread_local! {
+    static KEPT: RefCell<Kept> = RefCell::default();
+}
+
+/// Runs `f` and returns the keys that it drew, in their order.
+pub(crate) fn recorded_keys<T>(f: impl FnOnce() -> T) -> (T, Vec<Tensor>) {
+    struct Ended;
+    impl Drop for Ended {
+        fn drop(&mut self) {
+            if std::thread::panicking() {
+                KEPT.with_borrow_mut(|kept| kept.records.pop());
+            }
+        }
+    }
+    KEPT.with_borrow_mut(|kept| kept.records.push(Vec::new()));
+    let ended = Ended;
+    let result = f();
+    std::mem::forget(ended);
+    (result, KEPT.with_borrow_mut(|kept| kept.records.pop()).unwrap_or_default())
+}
+
+/// Runs `f`, which draws these keys; what it draws beyond them is new.
+pub(crate) fn replayed_keys<T>(keys: &[Tensor], f: impl FnOnce() -> T) -> T {
+    struct Restore(Option<Kept>);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            KEPT.set(self.0.take().unwrap_or_default());
+        }
+    }
+    let replay = Some(keys.iter().cloned().collect());
+    let _restore = Restore(Some(KEPT.replace(Kept { records: Vec::new(), replay })));
+    f()
 }

@@ -22,6 +22,7 @@ use super::tree::{
 use super::{Captured, Outcome, capture};
 use crate::compile::freeze::FrozenGraph;
 use crate::pipeline::dump;
+use crate::tensor::autocast;
 use crate::tensor::bundle::{Bundle, Leaf, leaves_of};
 use crate::tensor::compiled_graph::CompiledGraph;
 use crate::tensor::dim::Scope;
@@ -293,6 +294,7 @@ where
     pub(super) fn call_with(&self, arguments: &A, lengths: &[Tensor], stance: Stance, at: &Source) -> Result<R, E> {
         let mut leaves = leaves_of(arguments);
         leaves.extend(lengths.iter().map(Leaf::Tensor));
+        leaves.extend(autocast::leaf());
         let mut execution = Execution::new(tensors_of(&leaves));
         let (rest, entry) = match self.find(&leaves) {
             Found::Program(entry, sizes) => {
@@ -717,6 +719,7 @@ where
     pub(super) fn prepare(&self, arguments: &A, lengths: &[Tensor], at: &Source) -> Result<(), E> {
         let mut leaves = leaves_of(arguments);
         leaves.extend(lengths.iter().map(Leaf::Tensor));
+        leaves.extend(autocast::leaf());
         let _alone = self.compiling.lock().unwrap_or_else(PoisonError::into_inner);
         if matches!(self.find(&leaves), Found::Program(..)) {
             return Ok(());

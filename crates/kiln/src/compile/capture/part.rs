@@ -14,6 +14,7 @@ use super::segment::InputSource;
 use super::tree::{BranchGuard, Outside, Produced, SIZE_OF_DATA, TraceStep};
 use super::{Session, segment, with_session};
 use crate::autograd::backward::{Targets, propagate};
+use crate::tensor::autocast;
 use crate::tensor::tape::{self, CustomGradient, Edges, Tape};
 use crate::{Error, Result, Tensor, Var, no_grad};
 use kiln_ir::{Source, TensorType};
@@ -154,6 +155,9 @@ impl Session {
         at: &Source,
     ) -> Result<(Rc<dyn Any>, usize)> {
         let Session { recording, driver: Some(driver) } = self else { return Err(Error::Escaped { at: at.clone() }) };
+        // At later calls nobody enters the region that it is called in.
+        let region = autocast::current();
+        let run: Outside = Arc::new(move |tensors: &[Tensor]| autocast::within(region, || run(tensors)));
         let (whole, count) = driver.outside(TraceStep::Outside { run, from, is_pure: false, at: at.clone() }, at)?;
         driver.ask(BranchGuard::Outside, at)?;
         // It may have changed any of them.

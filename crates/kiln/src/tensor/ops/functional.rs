@@ -1,6 +1,7 @@
 //! The functions of neural networks: activations, softmax, norms, attention, losses. Each is one graph, run as the kernels it fuses to.
 //! On short floats they compute in f32 and round once.
 
+use crate::tensor::autocast;
 use crate::tensor::eager::{self, Param};
 use crate::tensor::promotion::to_float;
 use crate::tensor::shape::resolve_axis;
@@ -19,12 +20,13 @@ impl Tensor {
         write: impl Fn(&mut GraphBuilder, &NodeId) -> Result<NodeId, kiln_ir::Error>,
         at: &Source,
     ) -> Result<Tensor> {
-        let dtype = to_float(self.dtype());
+        let x = self.autocast(name, at)?;
+        let dtype = to_float(x.dtype());
         let write = |b: &mut GraphBuilder, inputs: &[NodeId]| {
             let x = build::cast(b, &inputs[0], dtype)?;
             write(b, &x)
         };
-        eager::composite(name, params, &[self], write, at)
+        eager::composite(name, params, &[&x], write, at)
     }
 
     fn over_axis(
@@ -140,6 +142,8 @@ impl Tensor {
     ) -> Result<Tensor> {
         let mut operands = vec![self];
         operands.extend(optional.iter().flatten());
+        let cast = autocast::operands(name, &operands, at)?;
+        let operands = cast.as_ref().map_or(operands, |cast| cast.iter().collect());
         let mut key = params.to_vec();
         key.extend(optional.iter().map(|o| Param::from(o.is_some())));
         let write = |b: &mut GraphBuilder, inputs: &[NodeId]| {
@@ -189,6 +193,8 @@ impl Tensor {
         let at = Source::caller();
         let mut operands = vec![self, k, v];
         operands.extend(mask);
+        let cast = autocast::operands("scaled_dot_product_attention", &operands, &at)?;
+        let operands = cast.as_ref().map_or(operands, |cast| cast.iter().collect());
         let write = |b: &mut GraphBuilder, inputs: &[NodeId]| {
             let options = AttentionOptions { mask: inputs.get(3).copied(), causal, scale };
             build::scaled_dot_product_attention(b, &inputs[0], &inputs[1], &inputs[2], &options)
@@ -248,26 +254,31 @@ impl Tensor {
     pub fn pad_axis(&self, axis: impl Size, low: usize, high: usize, mode: PadMode) -> Result<Tensor> {
         let at = Source::caller();
         let axis = resolve_axis("pad_axis", axis, self.hint(), 0, &at)?;
+        let x = self.autocast("pad_axis", &at)?;
         let key = [axis.into(), low.into(), high.into(), (mode as i64).into()];
         let write = |b: &mut GraphBuilder, inputs: &[NodeId]| build::pad_axis(b, &inputs[0], axis, low, high, mode);
-        eager::composite("pad_axis", &key, &[self], write, &at)
+        eager::composite("pad_axis", &key, &[&x], write, &at)
     }
 
     /// Resizes the last axes to these sizes by the nearest element.
     #[track_caller]
     pub fn interpolate_nearest(&self, sizes: &[usize]) -> Result<Tensor> {
+        let at = Source::caller();
         let write = |b: &mut GraphBuilder, inputs: &[NodeId]| build::interpolate_nearest(b, &inputs[0], sizes);
-        eager::composite("interpolate_nearest", &[sizes.into()], &[self], write, &Source::caller())
+        let x = self.autocast("interpolate_nearest", &at)?;
+        eager::composite("interpolate_nearest", &[sizes.into()], &[&x], write, &at)
     }
 
     /// Resizes the last axes to these sizes by linear interpolation; with `align_corners` the outermost elements keep their
     /// positions.
     #[track_caller]
     pub fn interpolate_linear(&self, sizes: &[usize], align_corners: bool) -> Result<Tensor> {
+        let at = Source::caller();
+        let x = self.autocast("interpolate_linear", &at)?;
         let key = [sizes.into(), align_corners.into()];
         let write =
             |b: &mut GraphBuilder, inputs: &[NodeId]| build::interpolate_linear(b, &inputs[0], sizes, align_corners);
-        eager::composite("interpolate_linear", &key, &[self], write, &Source::caller())
+        eager::composite("interpolate_linear", &key, &[&x], write, &at)
     }
 
     /// Moves channels into the last two axes: `[…, c·r², h, w]` becomes `[…, c, h·r, w·r]`.

@@ -1,5 +1,6 @@
 //! Losses: the distance of a prediction from its target, as one number (or one per element).
 
+use crate::tensor::autocast;
 use crate::tensor::eager::{self, Param};
 use crate::{Error, Result, Tensor};
 use kiln_ir::build::{self, CrossEntropyOptions, GraphBuilder, Reduction};
@@ -49,6 +50,8 @@ impl Tensor {
         let at = Source::caller();
         let mut operands = vec![self, targets];
         operands.extend(&choices.weight);
+        let cast = autocast::operands("cross_entropy", &operands, &at)?;
+        let operands = cast.as_ref().map_or(operands, |cast| cast.iter().collect());
         let write = |b: &mut GraphBuilder, inputs: &[NodeId]| {
             let options = CrossEntropyOptions {
                 weight: inputs.get(2).copied(),
@@ -91,12 +94,13 @@ impl Tensor {
 
     /// Shapes have to be equal: a loss that broadcasts is a mistake more often than not.
     fn pair_loss(&self, op: &'static str, target: &Tensor, write: Write, at: &Source) -> Result<Tensor> {
-        self.same_dtype(op, target, at)?;
+        let (x, target) = (&self.autocast(op, at)?, &target.autocast(op, at)?);
+        x.same_dtype(op, target, at)?;
         if !self.is_shaped_like(target, at) {
             let (lhs, rhs) = (self.hint().to_vec(), target.hint().to_vec());
             return Err(Error::ShapeMismatch { op, lhs, rhs, sizes: None, at: at.clone() });
         }
         let write = |b: &mut GraphBuilder, inputs: &[NodeId]| write(b, &inputs[0], &inputs[1], Reduction::Mean);
-        eager::composite(op, &[], &[self, target], write, at)
+        eager::composite(op, &[], &[x, target], write, at)
     }
 }

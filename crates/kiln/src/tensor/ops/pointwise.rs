@@ -1,6 +1,7 @@
 //! Pointwise operations: arithmetic, comparisons, functions, casts. Operands broadcast by NumPy's rule and are promoted by
 //! [`crate::promotion`]'s.
 
+use crate::tensor::autocast;
 use crate::tensor::eager::{self, Param};
 use crate::tensor::promotion::{Operand, promote, to_float};
 use crate::tensor::shape;
@@ -153,6 +154,30 @@ impl Tensor {
         float: bool,
         at: &Source,
     ) -> Result<Tensor> {
+        if autocast::current().is_some() && op == BinaryOp::Pow {
+            return self.power_in_region(name, other, at);
+        }
+        self.plain_binary(name, op, other, float, at)
+    }
+
+    /// A power inside of a region of [`crate::autocast`].
+    #[cold]
+    fn power_in_region(&self, name: &'static str, other: Argument, at: &Source) -> Result<Tensor> {
+        let other = match other {
+            Argument::Tensor(tensor) => Argument::Tensor(tensor.autocast(name, at)?),
+            number => number,
+        };
+        self.autocast(name, at)?.plain_binary(name, BinaryOp::Pow, other, true, at)
+    }
+
+    fn plain_binary(
+        &self,
+        name: &'static str,
+        op: BinaryOp,
+        other: Argument,
+        float: bool,
+        at: &Source,
+    ) -> Result<Tensor> {
         let dtype = promote(&[self.into(), other.operand()]);
         let dtype = if float { to_float(dtype) } else { dtype };
         if matches!(op, BinaryOp::Div | BinaryOp::Rem) && dtype.is_int() {
@@ -187,6 +212,10 @@ impl Tensor {
     }
 
     pub(crate) fn unary(&self, op: UnaryOp, float: bool, at: &Source) -> Result<Tensor> {
+        if autocast::current().is_some() {
+            let x = self.autocast(op.name(), at)?;
+            return autocast::within(None, || x.unary(op, float, at));
+        }
         let dtype = if float { to_float(self.dtype()) } else { self.dtype() };
         run(op.name(), Op::Unary(op), &[self], &[dtype], at)
     }

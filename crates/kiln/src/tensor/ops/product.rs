@@ -1,5 +1,6 @@
 //! Products: matrices, linear layers, convolutions, pooling.
 
+use crate::tensor::autocast;
 use crate::tensor::eager::{self, Param};
 use crate::{DType, Error, Result, Tensor};
 use kiln_ir::build::{self, ConvOptions, GraphBuilder, PoolOptions};
@@ -19,9 +20,10 @@ impl Tensor {
     #[track_caller]
     pub fn matmul(&self, other: &Tensor) -> Result<Tensor> {
         let at = Source::caller();
-        self.check_product("matmul", other, &at)?;
+        let (x, y) = (&self.autocast("matmul", &at)?, &other.autocast("matmul", &at)?);
+        x.check_product("matmul", y, &at)?;
         let write = |b: &mut GraphBuilder, inputs: &[NodeId]| build::matmul(b, &inputs[0], &inputs[1]);
-        eager::composite("matmul", &[], &[self, other], write, &at)
+        eager::composite("matmul", &[], &[x, y], write, &at)
     }
 
     fn check_product(&self, op: &'static str, other: &Tensor, at: &Source) -> Result<()> {
@@ -52,20 +54,21 @@ impl Tensor {
     #[track_caller]
     pub fn bmm(&self, other: &Tensor) -> Result<Tensor> {
         let at = Source::caller();
+        let (x, y) = (&self.autocast("bmm", &at)?, &other.autocast("bmm", &at)?);
         for side in [self, other] {
             if side.rank() != 3 {
                 let expected = "three axes";
                 return Err(Error::WrongRank { op: "bmm", shape: side.hint().to_vec(), expected, at });
             }
         }
-        self.check_product("bmm", other, &at)?;
+        x.check_product("bmm", y, &at)?;
         if !self.extent(0).equals(other.extent(0), &at) {
             let (lhs, rhs) = (self.hint().to_vec(), other.hint().to_vec());
             let sizes = Some((self.hint()[0], other.hint()[0]));
             return Err(Error::ShapeMismatch { op: "bmm", lhs, rhs, sizes, at });
         }
         let write = |b: &mut GraphBuilder, inputs: &[NodeId]| build::matmul(b, &inputs[0], &inputs[1]);
-        eager::composite("bmm", &[], &[self, other], write, &at)
+        eager::composite("bmm", &[], &[x, y], write, &at)
     }
 
     /// x·wᵀ + bias over the last axis, with `w: [out, in]`. With an f32 `x`, a weight of shorter floats is widened as it is
@@ -81,13 +84,16 @@ impl Tensor {
     #[track_caller]
     pub fn linear(&self, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
         let at = Source::caller();
-        let widens = self.dtype() == DType::F32 && matches!(weight.dtype(), DType::F16 | DType::Bf16);
-        if !widens {
-            self.same_dtype("linear", weight, &at)?;
-        }
-        self.check_linear("linear", weight, &at)?;
         let mut operands = vec![self, weight];
         operands.extend(bias);
+        let cast = autocast::operands("linear", &operands, &at)?;
+        let operands = cast.as_ref().map_or(operands, |cast| cast.iter().collect());
+        let (x, weight) = (operands[0], operands[1]);
+        let widens = x.dtype() == DType::F32 && matches!(weight.dtype(), DType::F16 | DType::Bf16);
+        if !widens {
+            x.same_dtype("linear", weight, &at)?;
+        }
+        x.check_linear("linear", weight, &at)?;
         let write = |b: &mut GraphBuilder, inputs: &[NodeId]| {
             let weight = if widens { build::cast(b, &inputs[1], DType::F32)? } else { inputs[1] };
             build::linear(b, &inputs[0], &weight, inputs.get(2))
@@ -147,6 +153,9 @@ impl Tensor {
     #[track_caller]
     pub fn einsum(equation: &str, operands: &[&Tensor]) -> Result<Tensor> {
         let at = Source::caller();
+        let cast = autocast::operands("einsum", operands, &at)?;
+        let cast: Option<Vec<&Tensor>> = cast.as_ref().map(|cast| cast.iter().collect());
+        let operands = cast.as_deref().unwrap_or(operands);
         let key: Vec<Param> = equation.chars().map(|c| Param::Int(c as i64)).collect();
         let write = |b: &mut GraphBuilder, inputs: &[NodeId]| build::einsum(b, equation, inputs);
         eager::composite("einsum", &key, operands, write, &at)
@@ -161,7 +170,11 @@ impl Tensor {
         transposed: Option<&[usize]>,
         at: &Source,
     ) -> Result<Tensor> {
-        self.same_dtype(op, weight, at)?;
+        let mut operands = vec![self, weight];
+        operands.extend(bias);
+        let cast = autocast::operands(op, &operands, at)?;
+        let operands = cast.as_ref().map_or(operands, |cast| cast.iter().collect());
+        operands[0].same_dtype(op, operands[1], at)?;
         let spatial = options.stride.len();
         for side in [self, weight] {
             if side.rank() != spatial + 2 {
@@ -169,8 +182,6 @@ impl Tensor {
                 return Err(Error::WrongRank { op, shape: side.hint().to_vec(), expected, at: at.clone() });
             }
         }
-        let mut operands = vec![self, weight];
-        operands.extend(bias);
         let lists = [&options.stride, &options.padding, &options.dilation];
         let mut key: Vec<Param> = lists.iter().map(|&list| list.into()).collect();
         key.extend([options.groups.into(), transposed.unwrap_or(&[]).into()]);
@@ -240,12 +251,13 @@ impl Tensor {
             let expected = ["one axis or more", "two axes or more", "three axes or more"][N.clamp(1, 3) - 1];
             return Err(Error::WrongRank { op, shape: self.hint().to_vec(), expected, at: at.clone() });
         }
+        let x = self.autocast(op, at)?;
         let built = options.build();
         let lists = [&built.size, &built.stride, &built.padding, &built.dilation];
         let mut key: Vec<Param> = lists.iter().map(|&list| list.into()).collect();
         key.extend([options.ceil.into(), options.count_padding.into()]);
         let write = |b: &mut GraphBuilder, inputs: &[NodeId]| write(b, &inputs[0], &built);
-        eager::composite(op, &key, &[self], write, at)
+        eager::composite(op, &key, &[&x], write, at)
     }
 
     fn averaged<const N: usize>(&self, op: &'static str, options: &Pool<N>, at: &Source) -> Result<Tensor> {
@@ -255,7 +267,7 @@ impl Tensor {
 
     fn parted(&self, op: &'static str, sizes: &[usize], at: &Source) -> Result<Tensor> {
         let write = |b: &mut GraphBuilder, inputs: &[NodeId]| build::adaptive_avg_pool(b, &inputs[0], sizes);
-        eager::composite(op, &[sizes.into()], &[self], write, at)
+        eager::composite(op, &[sizes.into()], &[&self.autocast(op, at)?], write, at)
     }
 
     /// The largest element of each window over the last axis.

@@ -24,13 +24,15 @@ impl Tensor {
         write: impl Fn(&mut GraphBuilder, &NodeId, &[usize], bool) -> Result<NodeId, kiln_ir::Error>,
         at: &Source,
     ) -> Result<Tensor> {
+        let x = self.autocast(name, at)?;
+        let dtype = if x.dtype() == self.dtype() { dtype } else { x.dtype() };
         let mut key: Vec<Param> = vec![(&axes).into(), keep.into(), dtype.into()];
         key.extend_from_slice(params);
         let write = |b: &mut GraphBuilder, inputs: &[NodeId]| {
             let x = build::cast(b, &inputs[0], dtype)?;
             write(b, &x, &axes, keep)
         };
-        eager::composite(name, &key, &[self], write, at)
+        eager::composite(name, &key, &[&x], write, at)
     }
 
     fn plain(
@@ -160,7 +162,7 @@ impl Tensor {
 
     fn scan(&self, name: &'static str, kind: ReduceKind, axis: impl Size, dtype: DType, at: &Source) -> Result<Tensor> {
         let axis = resolve_axis(name, axis, self.hint(), 0, at)?;
-        let x = self.to_dtype_at(dtype, at)?;
+        let x = self.to_dtype_at(dtype, at)?.autocast(name, at)?;
         eager::primitive(&Op::Scan { kind, axis, reverse: false }, &[&x], at)
     }
 
