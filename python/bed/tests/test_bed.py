@@ -141,3 +141,23 @@ def test_without_a_source_tree_the_inductor_suite_is_skipped():
     environment = {key: value for key, value in os.environ.items() if key != "KILN_PYTORCH_SRC"}
     ran = subprocess.run([sys.executable, str(BED), "inductor", "--backend", "aot_eager"], capture_output=True, text=True, env=environment)
     assert ran.returncode == 0 and "skipped: KILN_PYTORCH_SRC" in ran.stdout
+
+
+@pytest.mark.parametrize("channels", [(32, 64), (320, 640, 1280, 1280)])
+def test_the_denoiser_without_diffusers_is_that_of_diffusers(channels):
+    pytest.importorskip("diffusers")
+    from bed.models.unet import UNet
+    from bed.workloads import unet
+
+    with torch.device("meta" if len(channels) > 2 else "cpu"):
+        theirs, ours = unet(channels).eval(), UNet(channels).eval()
+    described = {name: value.shape for name, value in ours.state_dict().items()}
+    assert described == {name: value.shape for name, value in theirs.state_dict().items()}
+    if len(channels) > 2:
+        assert sum(value.numel() for value in ours.parameters()) == 859_520_964
+        return
+    ours.load_state_dict(theirs.state_dict())
+    images, texts, time = torch.randn(2, 4, 16, 16), torch.randn(2, 77, 768), torch.tensor([500, 3])
+    with torch.no_grad():
+        want = theirs(images, time, encoder_hidden_states=texts).sample
+        torch.testing.assert_close(ours(images, time, texts)[0], want, rtol=1e-5, atol=1e-5)
