@@ -4,6 +4,8 @@ import functools
 
 import torch
 
+from .rules import rules
+
 aten = torch.ops.aten
 
 # What Kiln does better whole than in parts. The core table's rule for attention on the CPU gives wrong gradients besides, and its rule
@@ -21,6 +23,7 @@ def decompositions():
     table = dict(torch._decomp.core_aten_decompositions().items())
     table.update(on_lists())
     table.update(_own(table))
+    table.update(rules())
     return {op: rule for op, rule in table.items() if op not in _WHOLE}
 
 
