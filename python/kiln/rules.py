@@ -1,5 +1,6 @@
 """Rules for ops that core ATen's table leaves whole and Kiln has no row for: each spelled out in ops that Kiln has."""
 
+import itertools
 import math
 
 import torch
@@ -27,7 +28,9 @@ def rules():
         aten._embedding_bag_backward.default: _embedding_bag_backward,
         aten._embedding_bag_dense_backward.default: _embedding_bag_dense_backward,
         aten._embedding_bag_per_sample_weights_backward.default: _embedding_bag_weights_backward,
-        aten.grid_sampler_2d_backward.default: _grid_sampler_2d_backward,
+        aten.grid_sampler_3d.default: _grid_sampler,
+        aten.grid_sampler_2d_backward.default: _grid_sampler_backward,
+        aten.grid_sampler_3d_backward.default: _grid_sampler_backward,
     }
 
 
@@ -225,43 +228,75 @@ def _place(grid, size, padding, corners):
     return place, slope
 
 
-def _grid_sampler_2d_backward(grad, x, grid, interpolation_mode, padding_mode, align_corners, output_mask):
-    if interpolation_mode not in (_BILINEAR, _NEAREST) or x.dtype not in _LONG or grid.dtype != x.dtype:
+class _Samples:
+    """What a grid reads of images of any number of axes: pixels with their shares."""
+
+    def __init__(self, x, grid, mode, padding, corners):
+        self.x, self.sizes = x, x.shape[2:]
+        self.batch, self.channels = x.shape[:2]
+        self.count = math.prod(grid.shape[1:-1])
+        axes = len(self.sizes)
+        # The first number of a grid is a place along the last axis.
+        found = [_place(grid[..., axes - 1 - axis], size, padding, corners) for axis, size in enumerate(self.sizes)]
+        self.slopes = [slope for _, slope in found]
+        if mode == _NEAREST:
+            self.first = [place.round() for place, _ in found]
+            self.parts = None
+        else:
+            self.first = [place.floor() for place, _ in found]
+            self.parts = [place - first for (place, _), first in zip(found, self.first)]
+
+    def corners(self):
+        """For each pixel that is read: its number, whether there is one, and for each axis whether it is the later and its share."""
+        for bits in itertools.product((0, 1), repeat=len(self.sizes)) if self.parts else [(0,) * len(self.sizes)]:
+            at, inside = 0, True
+            for bit, first, size in zip(bits, self.first, self.sizes):
+                place = first + bit
+                at = at * size + place.clamp(0, size - 1).long()
+                inside = inside & (place >= 0) & (place < size)
+            shares = [part if bit else 1 - part for bit, part in zip(bits, self.parts or ())]
+            yield self.flat(at).expand(self.batch, self.channels, self.count), self.flat(inside), bits, shares
+
+    def flat(self, values):
+        return values.reshape(self.batch, 1, self.count)
+
+    def pixels(self, at, inside):
+        x = self.x.reshape(self.batch, self.channels, math.prod(self.sizes))
+        return torch.where(inside, x.gather(2, at), 0)
+
+
+def _is_sampled_by_rule(x, grid, mode):
+    sizes = (*x.shape, *grid.shape)
+    return mode in (_BILINEAR, _NEAREST) and x.dtype in _LONG and grid.dtype == x.dtype and all(isinstance(n, int) and n > 0 for n in sizes)
+
+
+def _grid_sampler(x, grid, interpolation_mode, padding_mode, align_corners):
+    if not _is_sampled_by_rule(x, grid, interpolation_mode):
         return NotImplemented
-    batch, channels, height, width = x.shape
-    if not all(isinstance(size, int) and size > 0 for size in (*x.shape, *grid.shape)):
+    samples = _Samples(x, grid, interpolation_mode, padding_mode, align_corners)
+    out = 0
+    for at, inside, _, shares in samples.corners():
+        pixels = samples.pixels(at, inside)
+        out = out + (pixels * samples.flat(math.prod(shares)) if shares else pixels)
+    return out.reshape(*x.shape[:2], *grid.shape[1:-1])
+
+
+def _grid_sampler_backward(grad, x, grid, interpolation_mode, padding_mode, align_corners, output_mask):
+    if not _is_sampled_by_rule(x, grid, interpolation_mode):
         return NotImplemented
-    horizontal, slope_x = _place(grid[..., 0], width, padding_mode, align_corners)
-    vertical, slope_y = _place(grid[..., 1], height, padding_mode, align_corners)
-    count = grid.shape[1] * grid.shape[2]
-    flat, ahead = x.reshape(batch, channels, height * width), grad.reshape(batch, channels, count)
-
-    def corner(column, row):
-        """Where a pixel lies, and whether it is one."""
-        inside = (column >= 0) & (column < width) & (row >= 0) & (row < height)
-        at = row.clamp(0, height - 1).long() * width + column.clamp(0, width - 1).long()
-        return at.reshape(batch, 1, count), inside.reshape(batch, 1, count)
-
-    def spread(total, at, values):
-        return total.scatter_add(2, at.expand(batch, channels, count), values)
-
-    of_x = torch.zeros_like(flat, memory_format=torch.contiguous_format)
-    if interpolation_mode == _NEAREST:
-        at, inside = corner(horizontal.round(), vertical.round())
-        of_x = spread(of_x, at, torch.where(inside, ahead, 0))
-        return of_x.reshape(x.shape), torch.zeros_like(grid, memory_format=torch.contiguous_format)
-    left, top = horizontal.floor(), vertical.floor()
-    right_part, lower_part = horizontal - left, vertical - top
-    of_column = of_row = 0
-    for is_right in (False, True):
-        for is_lower in (False, True):
-            at, inside = corner(left + is_right, top + is_lower)
-            by_x, by_y = (right_part if is_right else 1 - right_part), (lower_part if is_lower else 1 - lower_part)
-            share = (by_x * by_y).reshape(batch, 1, count)
-            if output_mask[0]:
-                of_x = spread(of_x, at, torch.where(inside, ahead * share, 0))
-            pixel = torch.where(inside, flat.gather(2, at.expand(batch, channels, count)), 0)
-            felt = (pixel * ahead).sum(1).reshape(by_x.shape)
-            of_column = of_column + (felt if is_right else -felt) * by_y
-            of_row = of_row + (felt if is_lower else -felt) * by_x
-    return of_x.reshape(x.shape), torch.stack([of_column * slope_x, of_row * slope_y], dim=-1)
+    samples = _Samples(x, grid, interpolation_mode, padding_mode, align_corners)
+    ahead = grad.reshape(samples.batch, samples.channels, samples.count)
+    of_x = torch.zeros(samples.batch, samples.channels, math.prod(samples.sizes), dtype=x.dtype, device=x.device)
+    of_places = [0] * len(samples.sizes)
+    for at, inside, bits, shares in samples.corners():
+        if output_mask[0]:
+            share = samples.flat(math.prod(shares)) if shares else 1
+            of_x = of_x.scatter_add(2, at, torch.where(inside, ahead * share, 0))
+        felt = (samples.pixels(at, inside) * ahead).sum(1).reshape(grid.shape[:-1]) if shares else 0
+        for axis, bit in enumerate(bits if shares else ()):
+            others = math.prod(share for other, share in enumerate(shares) if other != axis)
+            of_places[axis] = of_places[axis] + (felt if bit else -felt) * others
+    of_x = of_x.reshape(x.shape)
+    if not samples.parts:
+        return of_x, torch.zeros_like(grid, memory_format=torch.contiguous_format)
+    return of_x, torch.stack([of * slope for of, slope in zip(of_places, samples.slopes)][::-1], dim=-1)

@@ -79,9 +79,10 @@ def test_bags_of_embeddings(mode, padding):
 @pytest.mark.parametrize("mode", ["bilinear", "nearest"])
 @pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
 @pytest.mark.parametrize("corners", [False, True])
-def test_gradients_of_sampled_images(mode, padding, corners):
+@pytest.mark.parametrize("sizes", [(5, 7), (4, 5, 3)], ids=["images", "volumes"])
+def test_gradients_of_samples(mode, padding, corners, sizes):
     torch.manual_seed(1)
-    given = torch.randn(2, 3, 5, 7), torch.rand(2, 4, 6, 2) * 3.4 - 1.7
+    given = torch.randn(2, 3, *sizes), torch.rand(2, *[size + 1 for size in sizes], len(sizes)) * 3.4 - 1.7
 
     def function(x, grid):
         return F.grid_sample(x, grid, mode=mode, padding_mode=padding, align_corners=corners)
