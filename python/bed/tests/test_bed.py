@@ -13,7 +13,7 @@ BED = pathlib.Path(__file__).resolve().parents[1]
 if str(BED.parent) not in sys.path:
     sys.path.append(str(BED.parent))
 
-from bed import known, ops, page, sample, table, workers, zoo  # noqa: E402
+from bed import accuracy, known, measure, ops, page, sample, table, workers, zoo  # noqa: E402
 
 OPS = "^(add|amax|argmax|bmm|cat|clamp|cumsum|div.trunc_rounding|exp|flip|gather|masked_select|mean|nonzero|permute|sort|sub|sum|tril|where)$"
 
@@ -161,3 +161,30 @@ def test_the_denoiser_without_diffusers_is_that_of_diffusers(channels):
     with torch.no_grad():
         want = theirs(images, time, encoder_hidden_states=texts).sample
         torch.testing.assert_close(ours(images, time, texts)[0], want, rtol=1e-5, atol=1e-5)
+
+
+class Kink(torch.nn.Module):
+    """A gradient that depends on the last place of a weight: x · w − 1 is about zero for one x."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.tensor([1 / 3]))
+
+    def forward(self, x):
+        return torch.relu(x * self.weight - 1) * 100
+
+
+def test_errors_of_rounding_are_told_from_wrong_ones():
+    x = torch.tensor([3.0, 9.0])
+    subject = measure.Subject({"model": Kink(), "args": (x,)}, True, "cpu")
+    eager, exact = subject.values(subject.model), measure.exact_values(subject, subject.values(subject.model))
+    before = subject.model.weight.detach().clone()
+    worst = measure.worst_rounding(subject, eager, exact, draws=8)
+    assert torch.equal(subject.model.weight, before)
+    # Another rounding of the weight is no error, a gradient that is twice as large is one.
+    other = min(worst, key=lambda value: value.numel())
+    place = next(number for number, value in enumerate(worst) if value is other)
+    errors = [accuracy.error([exact[place]], [value[place]]) for value in (eager, worst)]
+    assert errors[1] >= errors[0]
+    wrong = [value * 2 for value in eager]
+    assert not accuracy.agree(worst, wrong, exact)[0] and accuracy.agree(worst, eager, exact)[0] and accuracy.agree(worst, worst, exact)[0]
