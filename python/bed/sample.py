@@ -164,7 +164,7 @@ def check(call, name, compiled=None):
         return Verdict(NO_EAGER, _brief(error))
     verdict = _try(call, eager, name, direct, compiled)
     if verdict.status == RAISED:
-        first, verdict = verdict, _try(call, eager, name, through_dynamo)
+        first, verdict = verdict, _try(call, eager, name, through_dynamo, compiled)
         if verdict.status == RAISED:
             verdict.why = first.why
     if verdict.status == RIGHT or name == "aot_eager":

@@ -20,7 +20,7 @@ def parser(command, text):
     result.add_argument("--shard", metavar="I/N", help="every N-th name, from the I-th on (from 0)")
     result.add_argument("--list", action="store_true", help="print the names and stop")
     result.add_argument("--jobs", type=int, default=1, help="processes")
-    result.add_argument("--limit", type=float, default=120.0, help="seconds for the samples of one group")
+    result.add_argument("--limit", type=float, default=120.0, help="seconds for one sample")
     result.add_argument("--samples", type=int, default=0, help="samples of each group at most; 0 for all")
     result.add_argument("--grad", action="store_true", help="gradients too")
     result.add_argument("--out", type=pathlib.Path, help=f"results, a line of JSON a group (default: bed-{command}-BACKEND.jsonl)")
@@ -45,6 +45,7 @@ def tally(verdicts):
     counts, reasons, start = collections.Counter(), [], time.process_time()
     fallbacks, foreign = 0, collections.Counter()
     for name, verdict in verdicts:
+        workers.alive()
         counts[verdict.status] += 1
         if verdict.status == sample.RIGHT and verdict.fallbacks:
             fallbacks += 1

@@ -3,7 +3,8 @@
     tasks ──> pool ──> worker 1..n: prepare(); result = work(task) for one task after the other
                  └──< (task, "ok" | "raised" | "crash" | "timeout", result or text)
 
-A worker that dies or is overdue is replaced; its task is not tried again.
+A worker that dies or is overdue is replaced; its task is not tried again. A task of many steps calls `alive` after each, and is overdue
+when one step is.
 """
 
 import dataclasses
@@ -26,7 +27,18 @@ class Outcome:
     seconds: float
 
 
+_pool = None
+
+
+def alive():
+    """Says, in a worker, that a step of the task is done: its time begins again."""
+    if _pool is not None:
+        _pool.send(("alive", None))
+
+
 def _serve(pipe, log, prepare, work):
+    global _pool
+    _pool = pipe
     os.setpgid(0, 0)
     file = os.open(log, os.O_WRONLY | os.O_APPEND)
     for stream in (1, 2):
@@ -52,10 +64,11 @@ class _Worker:
         self.process = context.Process(target=_serve, args=(theirs, self.log.name, prepare, work))
         self.process.start()
         theirs.close()
-        self.task, self.since, self.done, self.ready = None, time.monotonic(), 0, False
+        self.task, self.since, self.began, self.done, self.ready = None, time.monotonic(), 0.0, 0, False
 
     def give(self, task):
         self.task, self.since = task, time.monotonic()
+        self.began = self.since
         self.pipe.send(task)
 
     def last_lines(self, count=3):
@@ -88,7 +101,7 @@ def run(tasks, work, *, prepare=None, jobs=1, limit=60.0, start_limit=300.0, rec
     """Yields an `Outcome` for each task, in the order in which they end.
 
     ``work(context, task)`` runs in a worker that has called ``prepare()`` for its context, both functions of a module; ``limit``:
-    seconds for a task; ``recycle``: tasks for one worker; ``preload``: installed modules that are imported once for all
+    seconds for a task, or for one of its steps; ``recycle``: tasks for one worker; ``preload``: installed modules that are imported once for all
     workers.
     """
     context = multiprocessing.get_context("forkserver")
@@ -108,13 +121,16 @@ def run(tasks, work, *, prepare=None, jobs=1, limit=60.0, start_limit=300.0, rec
                 if outcome is None:
                     continue
                 status, value = outcome
+                if status == "alive":
+                    worker.since = time.monotonic()
+                    continue
                 if status == "ready":
                     worker.ready = True
                 elif not worker.ready:
                     worker.end(kill=True)
                     raise RuntimeError(f"a worker did not start: {status}: {value}")
                 else:
-                    yield Outcome(worker.task, status, value, time.monotonic() - worker.since)
+                    yield Outcome(worker.task, status, value, time.monotonic() - worker.began)
                     worker.task = None
                     worker.done += 1
                 if status in ("crash", "timeout") or worker.done >= recycle or not waiting:

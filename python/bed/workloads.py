@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from . import backend
+from .models.unet import UNet
 
 SHORT = torch.bfloat16
 # How many times eager's own error, against float32, a result may have.
@@ -94,19 +95,25 @@ def _resnet(device, batch, small, train=False):
     return Work(model.train(train), dict(pixel_values=images), loss)
 
 
-def _unet(device, batch, small):
-    import diffusers
-
-    channels = (32, 64) if small else (320, 640, 1280, 1280)
+def unet(channels):
+    """The denoiser of Stable Diffusion 1.5, of diffusers if that is installed."""
+    try:
+        import diffusers
+    except ImportError:
+        return UNet(channels)
     inner = len(channels) - 1
-    model = diffusers.UNet2DConditionModel(
+    return diffusers.UNet2DConditionModel(
         sample_size=64,
         block_out_channels=channels,
         down_block_types=("CrossAttnDownBlock2D",) * inner + ("DownBlock2D",),
         up_block_types=("UpBlock2D",) + ("CrossAttnUpBlock2D",) * inner,
         cross_attention_dim=768,
         attention_head_dim=8,
-    ).eval()
+    )
+
+
+def _unet(device, batch, small):
+    model = unet((32, 64) if small else (320, 640, 1280, 1280)).eval()
     model = model.to(memory_format=torch.channels_last)
     batch = batch or 2
     return Work(

@@ -47,6 +47,13 @@ def summary(rows):
     ran = [row for row in rows if row.get("accuracy") not in ("eager_fail_to_run", "eager_two_runs_differ")]
     right = [row for row in ran if row.get("accuracy") == "pass"]
     lines = [f"{len(right)} of {len(ran)} right ({len(rows) - len(ran)} more do not run or repeat in eager)"]
+    rounded = sum(str(row.get("why") or "").startswith(measure.ILL_CONDITIONED) for row in right)
+    if rounded:
+        lines.append(f"{rounded} of these by eager's error over several roundings of the weights")
+    captured = [row for row in ran if row.get("accuracy") != "pass" and row.get("aot_eager_accuracy") not in (None, "pass")]
+    if captured:
+        names = ", ".join(row["name"] for row in captured)
+        lines.append(f"{len(captured)} of the others are not right with aot_eager either, which runs PyTorch's own kernels: {names}")
     known = [row for row in ran if row.get("fallback_nodes") is not None]
     if known:
         whole = sum(row["fallback_nodes"] == 0 for row in known)

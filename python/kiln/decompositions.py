@@ -4,6 +4,8 @@ import functools
 
 import torch
 
+from .rules import rules
+
 aten = torch.ops.aten
 
 # What Kiln does better whole than in parts. The core table's rule for attention on the CPU gives wrong gradients besides, and its rule
@@ -21,6 +23,7 @@ def decompositions():
     table = dict(torch._decomp.core_aten_decompositions().items())
     table.update(on_lists())
     table.update(_own(table))
+    table.update(rules())
     return {op: rule for op, rule in table.items() if op not in _WHOLE}
 
 
@@ -82,12 +85,26 @@ def _own(table):
             memory_format=torch.contiguous_format
         ),
         aten.searchsorted.Tensor: _searchsorted,
+        aten.index_fill.int_Scalar: _index_fill,
+        aten.index_fill.int_Tensor: _index_fill,
     }
 
 
 def _max_unpool2d(rule, x, indices, output_size):
     out = rule(x, indices, output_size)
     return out.contiguous(memory_format=torch._prims_common.suggest_memory_format(x)) if x.ndim == 4 else out
+
+
+def _index_fill(x, dim, index, value):
+    """A choice by a mask of the places. PyTorch's rule writes into a new tensor where strides are not those of a plain one, which no
+    functional graph may."""
+    sizes = [1] * max(x.ndim, 1)
+    sizes[dim] = x.shape[dim] if x.ndim else 1
+    places = torch.zeros(sizes[dim], dtype=torch.bool, device=x.device)
+    places = aten.index_put(places, [index.reshape(-1)], torch.ones((), dtype=torch.bool, device=x.device))
+    places = places.reshape(sizes if x.ndim else ())
+    value = value.to(x.dtype) if isinstance(value, torch.Tensor) else torch.scalar_tensor(value, dtype=x.dtype, device=x.device)
+    return torch.where(places, value, x)
 
 
 def _dist(x, y, p=2):

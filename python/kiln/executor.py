@@ -68,7 +68,8 @@ def _compile(module, name, options, frozen, explainer):
         emit("fallback", name, reason)
     measured, missed = faster_in_torch(nodes, foreign, options)
     for node, text in measured.items():
-        emit("torch_kernel", name, f"{node.target}: {text}, at {':'.join(map(str, source_of(node)))}")
+        file, line = source_of(node)
+        emit("torch_kernel", name, f"{node.target}: {text}" + (f", at {file}:{line}" if file else ""))
         foreign.update(dict.fromkeys((node, *parts(node))))
     if missed:
         emit("torch_kernel", name, f"{missed} nodes were not measured: there was no time left")

@@ -35,7 +35,8 @@ class Options:
     ``disk_cache``: whether programs are looked for in the disk cache and kept there.
     ``cache_dir``: the folder of the disk cache, for the whole process from now on.
     ``fullgraph_native``: an op that Kiln lacks is an error instead of a call of PyTorch's own kernel.
-    ``torch_kernels``: whether convolutions run in PyTorch where its kernel is measured to be faster for their sizes.
+    ``torch_kernels``: whether convolutions, products and attentions run in PyTorch where its kernel is measured to be faster for their
+    sizes.
     ``fallback_random``: whether ops that draw random numbers run in PyTorch, so that the numbers are those of eager; none for what
     ``torch._inductor.config.fallback_random`` says.
     ``tuning_seconds``: how long ``max-autotune`` may measure for one program.

@@ -33,13 +33,24 @@ def _faster(module, compiled, arguments, mutated, name):
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         emit("remark", name, "never_slower: not measured, for ranks would have to measure together")
         return compiled
+    devices = sorted({argument.device.index or 0 for argument in arguments if isinstance(argument, torch.Tensor) and argument.is_cuda})
+    if devices and torch.cuda.is_current_stream_capturing():
+        emit("remark", name, "never_slower: not measured while a CUDA graph is recorded")
+        return compiled
     tensors = [arguments[number] for number in mutated if isinstance(arguments[number], torch.Tensor)]
     saved = [tensor.detach().clone() for tensor in tensors]
-    state = torch.get_rng_state()
+
+    def timed(function):
+        start = time.perf_counter()
+        _step(function, arguments)
+        for device in devices:
+            torch.cuda.synchronize(device)
+        return time.perf_counter() - start
+
     try:
-        first, second = _race(lambda: _step(module, arguments), lambda: _step(compiled, arguments))
+        with torch.random.fork_rng(devices=devices):
+            first, second = _race(lambda: timed(module), lambda: timed(compiled))
     finally:
-        torch.set_rng_state(state)
         with torch.no_grad():
             for tensor, value in zip(tensors, saved):
                 tensor.copy_(value)
@@ -66,9 +77,7 @@ def _race(one, other):
     until = time.perf_counter() + _SECONDS
     for turn in range(_TURNS):
         for number, way in enumerate((one, other)):
-            start = time.perf_counter()
-            way()
-            took = time.perf_counter() - start
+            took = way()
             if turn > 0:
                 best[number] = min(best[number], took)
         if turn >= _FEWEST and time.perf_counter() > until:

@@ -1,4 +1,4 @@
-"""Nodes whose kernel in PyTorch is faster than Kiln's: measured for each shape, remembered on disk.
+"""Convolutions, products and attentions whose kernel in PyTorch is faster than Kiln's: measured for each shape, remembered on disk.
 
 Such a node is a step between two programs. It loses the fusion with its neighbours, so it has to win by more than that costs. Times are
 kept in `torch_kernels.jsonl` in the folder of the disk cache, one line for each op, its arguments, the number of threads, the processor
@@ -25,18 +25,21 @@ from . import _kiln
 from .lower import Lowering, NotNative, arguments_of
 
 aten = torch.ops.aten
-_CANDIDATES = (aten.convolution.default, aten.convolution_backward.default)
 
 # PyTorch has to be this much faster, after what its step costs: a call from Python, and one more pass over the results.
 _MARGIN = 1.15
 _STEP_SECONDS = 20e-6
 _BYTES_PER_SECOND = 10e9
-# Below this many multiplications nothing is measured.
-_SMALLEST = 1_000_000
+# Below this many multiplications nothing is measured: a step costs more than any kernel could win. Products of matrices lose less to
+# PyTorch's than convolutions do.
+_SMALLEST_CONVOLUTION = 1_000_000
+_SMALLEST_PRODUCT = 16_000_000
 # How long the nodes of one graph are measured, and one node.
 _GRAPH_SECONDS = 5.0
 _NODE_SECONDS = 0.05
 _MOST_ROUNDS = 8
+# Fewer say little where other processes run.
+_FEWEST_ROUNDS = 3
 # Where the first round says so clearly, it is the last.
 _CLEARLY = 3.0
 
@@ -46,6 +49,7 @@ def faster_in_torch(nodes, foreign, options):
     if not options.torch_kernels or options.fullgraph_native:
         return {}, 0
     keys = {node: key for node in nodes if node not in foreign and (key := _key(node)) is not None}
+    keys = {node: key for node, key in keys.items() if not _is_more_than_measured(node, options)}
     if not keys:
         return {}, 0
     table = Table.of(_file() if options.disk_cache else None)
@@ -66,6 +70,29 @@ def faster_in_torch(nodes, foreign, options):
     return chosen, missed
 
 
+# How far back from a product its weights are looked for.
+_MOST_STEPS = 8
+
+
+def _is_more_than_measured(node, options):
+    """Whether a product in its graph is another one than the product alone that is measured: of weights that are packed once, or of
+    integers that are scaled while they are read."""
+    if _CANDIDATES[node.target][0] is not _of_product:
+        return False
+    return bool(options.freeze) or any(_is_from_integers(arg, _MOST_STEPS) for arg in node.args[-2:])
+
+
+def _is_from_integers(node, steps):
+    fake = node.meta.get("val")
+    if not isinstance(fake, torch.Tensor) or fake.ndim == 0:
+        return False
+    if not fake.is_floating_point():
+        return True
+    return steps > 0 and node.target not in _CANDIDATES and node.target is not aten.embedding.default and any(
+        _is_from_integers(arg, steps - 1) for arg in node.all_input_nodes[:2]
+    )
+
+
 def parts(node):
     """The nodes that take a node's result apart."""
     return [user for user in node.users if user.target is operator.getitem]
@@ -81,8 +108,7 @@ def _fakes(node):
     return [fake for fake in (fakes if isinstance(fakes, (list, tuple)) else [fakes]) if isinstance(fake, torch.Tensor)]
 
 
-def _multiplications(node):
-    """Multiplications of a convolution or of its gradients."""
+def _of_convolution(node):
     if node.target is aten.convolution.default:
         image, weight, transposed, made = node.args[0], node.args[1], node.args[6], node.meta["val"]
         grads = 1
@@ -91,6 +117,35 @@ def _multiplications(node):
         grads = sum(node.args[10][:2])
     places = image.meta["val"].numel() if transposed else made.numel()
     return grads * places * math.prod(weight.meta["val"].shape[1:])
+
+
+def _of_product(node):
+    first = node.args[-2].meta["val"]
+    return node.meta["val"].numel() * first.shape[-1]
+
+
+def _of_attention(node):
+    arguments = dict(arguments_of(node))
+    query, key, value = (arguments[name].meta["val"] for name in ("query", "key", "value"))
+    products = 2 if "grad_out" in arguments else 1
+    return products * math.prod(query.shape[:3]) * key.shape[2] * (query.shape[3] + value.shape[3])
+
+
+# The ops that are measured, with their multiplications and how many these have to be.
+_CANDIDATES = {
+    **dict.fromkeys((aten.convolution.default, aten.convolution_backward.default), (_of_convolution, _SMALLEST_CONVOLUTION)),
+    # Not of batches: these are the halves of attentions, which Kiln makes one kernel of.
+    **dict.fromkeys((aten.mm.default, aten.addmm.default), (_of_product, _SMALLEST_PRODUCT)),
+    **dict.fromkeys(
+        (aten._scaled_dot_product_flash_attention_for_cpu.default, aten._scaled_dot_product_flash_attention_for_cpu_backward.default),
+        (_of_attention, _SMALLEST_PRODUCT),
+    ),
+}
+
+
+def _multiplications(node):
+    """The multiplications of a candidate."""
+    return _CANDIDATES[node.target][0](node)
 
 
 def _key(node):
@@ -109,7 +164,7 @@ def _key(node):
         elif isinstance(value, torch.SymInt):
             return None
         described.append([name, value])
-    if _multiplications(node) < _SMALLEST:
+    if _multiplications(node) < _CANDIDATES[node.target][1]:
         return None
     return json.dumps([str(node.target), described, torch.get_num_threads(), *_machine()], default=str)
 
@@ -143,8 +198,9 @@ def measure(node, options):
         ways[0]()
         best = [_seconds(way) for way in ways]
         until = time.perf_counter() + _NODE_SECONDS
-        for _ in range(_MOST_ROUNDS):
-            if max(best) > _CLEARLY * min(best) and max(best) > _NODE_SECONDS or time.perf_counter() > until:
+        for turn in range(_MOST_ROUNDS):
+            is_clear = max(best) > _CLEARLY * min(best) and max(best) > _NODE_SECONDS
+            if is_clear or (turn >= _FEWEST_ROUNDS and time.perf_counter() > until):
                 break
             best = [min(seconds, _seconds(way)) for seconds, way in zip(best, ways)]
     return best

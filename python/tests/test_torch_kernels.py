@@ -1,4 +1,4 @@
-"""Convolutions that run in PyTorch because its kernel is faster. The times are given by the tests, but for one."""
+"""Nodes that run in PyTorch because its kernel is faster. The times are given by the tests, but for two."""
 
 import json
 
@@ -112,3 +112,49 @@ def test_both_are_measured_on_real_memory(tmp_path, monkeypatch):
     assert not report.fallbacks
     lines = [json.loads(line) for line in (tmp_path / "times.jsonl").read_text().splitlines()]
     assert len(lines) == 2 and all(0 < seconds < 60 for line in lines for seconds in line[1:])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_products_and_attentions_are_measured(times, dtype):
+    measured = times(lambda node: (1e-3, 9e-3))
+
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.rise, self.fall = nn.Linear(256, 512), nn.Linear(512, 256)
+
+        def forward(self, x):
+            heads = x.unflatten(-1, (4, 64)).transpose(1, 2)
+            y = nn.functional.scaled_dot_product_attention(heads, heads, heads)
+            return self.fall(nn.functional.gelu(self.rise(y.transpose(1, 2).flatten(2))))
+
+    net, x = Block().to(dtype), torch.randn(2, 192, 256, dtype=dtype)
+    tolerance = 1e-3 if dtype == torch.float32 else 5e-2
+    with torch.no_grad():
+        report = check(net, x, tolerance=tolerance)
+    text = str(report)
+    assert {str(node.target).split(".")[1] for node in measured} == {"addmm", "_scaled_dot_product_flash_attention_for_cpu"}
+    assert sum(report.torch_kernels.values()) == 3 and not report.fallbacks, text
+    fast = torch.compile(net, backend="kiln")
+    assert_close(torch.autograd.grad(fast(x).sum(), list(net.parameters())), torch.autograd.grad(net(x).sum(), list(net.parameters())), 0.1)
+    assert not kiln.report().fallbacks
+    assert any("_backward" in str(node.target) for node in measured) is False, "no gradient of the attention's arguments is asked for"
+
+
+@torch.no_grad()
+def test_a_product_of_scaled_integers_is_not_measured(times):
+    """Kiln scales them while it reads them; PyTorch would write them out at every call."""
+    measured = times(lambda node: (1e-3, 9e-3))
+    weight, scale = torch.randint(-127, 127, (512, 512), dtype=torch.int8), torch.rand(512, 1)
+    report = check(lambda x: x @ (weight * scale).t(), torch.randn(128, 512), tolerance=1e-3)
+    assert not measured and report.programs == 1
+
+
+@torch.no_grad()
+def test_a_product_is_measured_on_real_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr(torch_kernels, "_file", lambda: tmp_path / "times.jsonl")
+    monkeypatch.setattr(torch_kernels.Table, "_tables", {})
+    report = check(nn.Linear(512, 512).bfloat16(), torch.randn(128, 512, dtype=torch.bfloat16), tolerance=5e-2)
+    assert not report.fallbacks
+    key, first, second = json.loads((tmp_path / "times.jsonl").read_text())
+    assert "addmm" in key and 0 < first < 60 and 0 < second < 60

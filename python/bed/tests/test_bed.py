@@ -13,7 +13,7 @@ BED = pathlib.Path(__file__).resolve().parents[1]
 if str(BED.parent) not in sys.path:
     sys.path.append(str(BED.parent))
 
-from bed import known, ops, page, sample, table, workers, zoo  # noqa: E402
+from bed import accuracy, known, measure, ops, page, sample, table, workers, zoo  # noqa: E402
 
 OPS = "^(add|amax|argmax|bmm|cat|clamp|cumsum|div.trunc_rounding|exp|flip|gather|masked_select|mean|nonzero|permute|sort|sub|sum|tril|where)$"
 
@@ -102,10 +102,10 @@ def test_noncontiguous_samples_keep_their_strides():
 
 def test_a_crash_and_a_hang_are_results():
     outcomes = {}
-    for outcome in workers.run(["fine", "dies", "hangs", "raises", "also"], hostile_tasks.work, limit=5.0, recycle=10):
+    for outcome in workers.run(["fine", "dies", "hangs", "raises", "long", "also"], hostile_tasks.work, limit=5.0, recycle=10):
         outcomes[outcome.task] = outcome
     assert {task: outcome.status for task, outcome in outcomes.items()} == {
-        "fine": "ok", "dies": "crash", "hangs": "timeout", "raises": "raised", "also": "ok",
+        "fine": "ok", "dies": "crash", "hangs": "timeout", "raises": "raised", "long": "ok", "also": "ok",
     }  # fmt: skip
     assert "SIGABRT" in outcomes["dies"].value and "ValueError: why" in outcomes["raises"].value
 
@@ -141,3 +141,50 @@ def test_without_a_source_tree_the_inductor_suite_is_skipped():
     environment = {key: value for key, value in os.environ.items() if key != "KILN_PYTORCH_SRC"}
     ran = subprocess.run([sys.executable, str(BED), "inductor", "--backend", "aot_eager"], capture_output=True, text=True, env=environment)
     assert ran.returncode == 0 and "skipped: KILN_PYTORCH_SRC" in ran.stdout
+
+
+@pytest.mark.parametrize("channels", [(32, 64), (320, 640, 1280, 1280)])
+def test_the_denoiser_without_diffusers_is_that_of_diffusers(channels):
+    pytest.importorskip("diffusers")
+    from bed.models.unet import UNet
+    from bed.workloads import unet
+
+    with torch.device("meta" if len(channels) > 2 else "cpu"):
+        theirs, ours = unet(channels).eval(), UNet(channels).eval()
+    described = {name: value.shape for name, value in ours.state_dict().items()}
+    assert described == {name: value.shape for name, value in theirs.state_dict().items()}
+    if len(channels) > 2:
+        assert sum(value.numel() for value in ours.parameters()) == 859_520_964
+        return
+    ours.load_state_dict(theirs.state_dict())
+    images, texts, time = torch.randn(2, 4, 16, 16), torch.randn(2, 77, 768), torch.tensor([500, 3])
+    with torch.no_grad():
+        want = theirs(images, time, encoder_hidden_states=texts).sample
+        torch.testing.assert_close(ours(images, time, texts)[0], want, rtol=1e-5, atol=1e-5)
+
+
+class Kink(torch.nn.Module):
+    """A gradient that depends on the last place of a weight: x · w − 1 is about zero for one x."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.tensor([1 / 3]))
+
+    def forward(self, x):
+        return torch.relu(x * self.weight - 1) * 100
+
+
+def test_errors_of_rounding_are_told_from_wrong_ones():
+    x = torch.tensor([3.0, 9.0])
+    subject = measure.Subject({"model": Kink(), "args": (x,)}, True, "cpu")
+    eager, exact = subject.values(subject.model), measure.exact_values(subject, subject.values(subject.model))
+    before = subject.model.weight.detach().clone()
+    worst = measure.worst_rounding(subject, eager, exact, draws=8)
+    assert torch.equal(subject.model.weight, before)
+    # Another rounding of the weight is no error, a gradient that is twice as large is one.
+    other = min(worst, key=lambda value: value.numel())
+    place = next(number for number, value in enumerate(worst) if value is other)
+    errors = [accuracy.error([exact[place]], [value[place]]) for value in (eager, worst)]
+    assert errors[1] >= errors[0]
+    wrong = [value * 2 for value in eager]
+    assert not accuracy.agree(worst, wrong, exact)[0] and accuracy.agree(worst, eager, exact)[0] and accuracy.agree(worst, worst, exact)[0]

@@ -4,7 +4,7 @@ use crate::call::{Context, one, real};
 use crate::promote::{as_float, as_total};
 use crate::rows::Row;
 use kiln_ir::build::{self, Emit};
-use kiln_ir::{BinaryOp, DType, Dim, Op, Scalar};
+use kiln_ir::{BinaryOp, CompareOp, DType, Dim, Op, ReduceKind, Scalar};
 
 pub(super) const ROWS: &[Row] = &[
     Row {
@@ -152,6 +152,31 @@ pub(super) const ROWS: &[Row] = &[
             let x = build::cast(&mut c.b, &x.id, dtype)?;
             let y = build::cumprod(&mut c.b, &x, axis)?;
             one(c.without_it(given, y)?)
+        },
+    },
+    Row {
+        ops: &["aten.cummax.default", "aten.cummin.default"],
+        text: "`scan_max` or `scan_min`, and `scan_max` of the places that give it",
+        build: |c| {
+            let given = c.tensor("self")?;
+            let (axis, x) = (c.axis(given, c.int("dim")?)?, c.with_an_axis(given)?);
+            let (own, shape) = (c.ty(x).dtype, c.shape(x));
+            let dtype = if own == DType::Bool { DType::U8 } else { own };
+            let x = build::cast(&mut c.b, &x.id, dtype)?;
+            let kind = if c.name() == "cummin" { ReduceKind::Min } else { ReduceKind::Max };
+            let values = c.b.emit(Op::Scan { kind, axis, reverse: false }, &[x])?;
+            // The last of equal elements is meant, and of several NaN the last.
+            let mut is_new = build::compare(&mut c.b, CompareOp::Eq, &x, &values)?;
+            if dtype.is_float() {
+                let is_nan = build::is_nan(&mut c.b, &x)?;
+                is_new = build::binary(&mut c.b, BinaryOp::Or, &is_new, &is_nan)?;
+            }
+            let place = build::iota(&mut c.b, DType::I64, &shape, axis)?;
+            let first = build::full(&mut c.b, Scalar::int(DType::I64, 0), &shape)?;
+            let place = build::select(&mut c.b, &is_new, &place, &first)?;
+            let indices = c.b.emit(Op::Scan { kind: ReduceKind::Max, axis, reverse: false }, &[place])?;
+            let values = build::cast(&mut c.b, &values, own)?;
+            Ok(vec![real(c.without_it(given, values)?), real(c.without_it(given, indices)?)])
         },
     },
     Row {

@@ -889,6 +889,12 @@ def lazy():
     for offset, length in [(0, 3), (2, 2), (-1, 2), (3, 1)]:
         case("aten.diagonal_scatter.default", f(3, 4), f(length), offset)
     case("aten.diagonal_scatter.default", f(4, 2, 3), f(2, 2), -1, 2, 0)
+    for op in ("aten.cummax.default", "aten.cummin.default"):
+        case(op, f(3, 5), 1)
+        case(op, i(0, 4, 6, 2), 0)
+        case(op, b(7), 0)
+        case(op, torch.tensor([1.0, math.nan, 0.5, math.nan, 2.0]), 0)
+        case(op, torch.tensor(3.0), 0)
 
 
 for group in [views, creation, pointwise, reductions, indexing, products, complex_numbers, layers, attention,

@@ -1,0 +1,91 @@
+"""Ops that are spelled out before Kiln sees them: right, and none of them in PyTorch."""
+
+import math
+
+import pytest
+import torch
+from conftest import assert_close, check
+from torch import nn
+
+import kiln
+
+F = nn.functional
+NAN, INF = math.nan, math.inf
+ODD = torch.tensor([0.0, -0.0, 1.0, -1.5, 1e-40, -3e-39, 3.4e38, INF, -INF, NAN, 0.3, 7.0])
+
+
+@pytest.mark.parametrize(
+    "function",
+    [torch.frexp, torch.angle, lambda x: torch.nextafter(x, x.flip(0)), lambda x: torch.nextafter(x, torch.zeros_like(x))],
+    ids=["frexp", "angle", "nextafter", "nextafter to zero"],
+)
+def test_functions_of_bits(function):
+    got = torch.compile(function, backend="kiln", fullgraph=True)(ODD)
+    want = function(ODD)
+    torch.testing.assert_close(got, want, rtol=0, atol=0, equal_nan=True)
+    assert not kiln.report().fallbacks
+
+
+@pytest.mark.parametrize("keepdim", [False, True])
+def test_medians(keepdim):
+    x = torch.randn(5, 7, 6)
+    x[1, 2, 3] = x[2, 0, 1] = NAN
+    for function in (torch.median, torch.nanmedian):
+        check(lambda x: function(x, 1, keepdim), x)
+        check(function, x)
+    check(lambda x: torch.kthvalue(x, 3, 0, keepdim), torch.randn(5, 7))
+
+
+@pytest.mark.parametrize("order", [0, 1])
+def test_polygamma(order):
+    check(lambda x: torch.polygamma(order, x), torch.tensor([0.01, 0.4, 0.6, 1.0, 5.5, 30.0, -0.3, -2.7]), tolerance=1e-4)
+
+
+@pytest.mark.parametrize("accumulate", [False, True])
+def test_put(accumulate):
+    index = torch.tensor([[0, 5], [-1, 7]])
+    check(lambda x, y: torch.Tensor.put(x, index, y, accumulate), torch.randn(3, 4), torch.randn(2, 2))
+
+
+def test_index_fill_keeps_strides():
+    x = torch.randn(4, 10, 10)[:, ::2].transpose(0, 2)
+    got = torch.compile(lambda x: x.index_fill(1, torch.tensor([0, -1]), 3.0), backend="kiln")(x)
+    want = x.index_fill(1, torch.tensor([0, -1]), 3.0)
+    assert torch.equal(got, want) and got.stride() == want.stride()
+
+
+def gradients(function, *inputs):
+    inputs = [x.clone().requires_grad_(x.is_floating_point()) for x in inputs]
+    result = function(*inputs)
+    ahead = torch.randn(result.shape, generator=torch.Generator().manual_seed(3))
+    return [result.detach(), *torch.autograd.grad(result, [x for x in inputs if x.requires_grad], ahead)]
+
+
+@pytest.mark.parametrize("mode", ["sum", "mean"])
+@pytest.mark.parametrize("padding", [None, 2])
+def test_bags_of_embeddings(mode, padding):
+    # The second and the last bag are empty.
+    offsets = torch.tensor([0, 3, 3, 8])
+    indices = torch.tensor([1, 2, 1, 4, 0, 2, 2, 1])
+    given = [torch.randn(5, 6)] + ([torch.rand(8)] if mode == "sum" else [])
+
+    def function(weight, each=None):
+        return F.embedding_bag(indices, weight, offsets, mode=mode, padding_idx=padding, per_sample_weights=each)
+
+    assert_close(gradients(torch.compile(function, backend="kiln", fullgraph=True), *given), gradients(function, *given))
+    assert not kiln.report().fallbacks, str(kiln.report())
+
+
+@pytest.mark.parametrize("mode", ["bilinear", "nearest"])
+@pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
+@pytest.mark.parametrize("corners", [False, True])
+@pytest.mark.parametrize("sizes", [(5, 7), (4, 5, 3)], ids=["images", "volumes"])
+def test_gradients_of_samples(mode, padding, corners, sizes):
+    torch.manual_seed(1)
+    given = torch.randn(2, 3, *sizes), torch.rand(2, *[size + 1 for size in sizes], len(sizes)) * 3.4 - 1.7
+
+    def function(x, grid):
+        return F.grid_sample(x, grid, mode=mode, padding_mode=padding, align_corners=corners)
+
+    assert_close(gradients(torch.compile(function, backend="kiln", fullgraph=True), *given), gradients(function, *given), 1e-4)
+    assert not kiln.report().fallbacks, str(kiln.report())
