@@ -99,7 +99,9 @@ pub use kiln_inspect::escape_html;
 pub use kiln_ir as ir;
 pub use kiln_ir::BlockFormat;
 pub use kiln_ir::DType;
-pub use kiln_ir::build::{PadMode, Reduction, RopeStyle};
+pub use kiln_ir::build::{
+    Filter, PadMode, Reduction, ResampleOptions, RoiAlignOptions, RopeStyle, SampleMode, SamplePadding,
+};
 pub use kiln_kernels::{Numerics, Precision};
 pub use kiln_runtime as runtime;
 pub use kiln_runtime::Device;
@@ -118,6 +120,7 @@ pub use tensor::files::{self, safetensors};
 pub use tensor::index::{self, Ellipsis, Index, Indices, step};
 pub use tensor::layout::{self, Layout};
 pub use tensor::ops::expr::Expr;
+pub use tensor::ops::fft::{self, FftNorm};
 pub use tensor::ops::loss::{self, CrossEntropy};
 pub use tensor::ops::pointwise::Argument;
 pub use tensor::ops::product::{self, Conv, Pool};
