@@ -2,7 +2,8 @@
 //! `reference/surface.safetensors`, made by `reference/surface.py`; every case there has a line here.
 
 use kiln::{
-    CrossEntropy, Device, FftNorm, Filter, Pool, Reduction, ResampleOptions, Result, SampleMode, SamplePadding, Tensor,
+    CrossEntropy, Device, FftNorm, Filter, MatrixNorm, Pool, Reduction, ResampleOptions, Result, SampleMode,
+    SamplePadding, Tensor,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -56,6 +57,14 @@ fn sampled(x: &[Tensor], mode: SampleMode, padding: SamplePadding) -> Result<Ten
 
 fn sign() -> Result<Tensor> {
     Tensor::new([1f32, -1., -1.], Device::Cpu)?.expand([4, 3])
+}
+
+fn positive(x: &Tensor) -> Result<Tensor> {
+    x.matmul(&x.transpose(-2, -1)?)?.add(&Tensor::eye(4, x.dtype(), Device::Cpu)?)
+}
+
+fn even(x: &Tensor) -> Result<Tensor> {
+    x.add(&x.transpose(-2, -1)?)
 }
 
 const CASES: &[(&str, Run)] = cases! {
@@ -207,6 +216,36 @@ const CASES: &[(&str, Run)] = cases! {
     "hinge_embedding_loss" => |x| x[0].hinge_embedding_loss(&sign()?, 0.5, MEAN);
     "nll_loss" => |x| x[0].log_softmax(1)?
         .nll_loss(&x[1], &CrossEntropy { weight: Some(x[2].detach()), ..CrossEntropy::default() });
+    "cholesky" => |x| positive(&x[0])?.cholesky();
+    "cholesky_f32" => |x| positive(&x[0])?.cholesky();
+    "cholesky_solve" => |x| positive(&x[0])?.cholesky()?.cholesky_solve(&x[1]);
+    "solve" => |x| x[0].solve(&x[1]);
+    "solve_broadcast" => |x| x[0].solve(&x[1]);
+    "solve_vector" => |x| x[0].solve(&x[1]);
+    "solve_triangular" => |x| x[0].solve_triangular(&x[1], true, false);
+    "solve_triangular_unit" => |x| x[0].solve_triangular(&x[1], false, true);
+    "inverse" => |x| x[0].inverse();
+    "det" => |x| x[0].det();
+    "slogdet" => |x| x[0].slogdet();
+    "logdet" => |x| positive(&x[0])?.logdet();
+    "lu" => |x| x[0].lu();
+    "qr" => |x| x[0].qr();
+    "qr_square" => |x| x[0].qr();
+    "eigh" => |x| even(&x[0])?.eigh().and_then(|(values, vectors)| Ok((values, vectors.square()?)));
+    "eigvalsh" => |x| even(&x[0])?.eigvalsh();
+    "svd_tall" => |x| x[0].svd().and_then(|(u, values, vt)| Ok((u.square()?, values, vt.square()?)));
+    "svd_wide" => |x| x[0].svd().and_then(|(u, values, vt)| Ok((u.square()?, values, vt.square()?)));
+    "svdvals" => |x| x[0].svdvals();
+    "lstsq" => |x| x[0].lstsq(&x[1]);
+    "pinv" => |x| x[0].pinv(None);
+    "matrix_norm_fro" => |x| x[0].matrix_norm(MatrixNorm::Frobenius);
+    "matrix_norm_nuc" => |x| x[0].matrix_norm(MatrixNorm::Nuclear);
+    "matrix_norm_2" => |x| x[0].matrix_norm(MatrixNorm::Spectral);
+    "matrix_norm_1" => |x| x[0].matrix_norm(MatrixNorm::One);
+    "matrix_norm_inf" => |x| x[0].matrix_norm(MatrixNorm::Infinity);
+    "matrix_power" => |x| x[0].matrix_power(3);
+    "matrix_power_inverse" => |x| x[0].matrix_power(-2);
+    "matrix_rank" => |x| x[0].matmul(&x[0].transpose(-2, -1)?)?.matrix_rank(None);
     "triplet_margin_loss" => |x| x[0].triplet_margin_loss(&x[1], &x[2], 0.5, 2.0, MEAN);
 };
 

@@ -19,9 +19,13 @@
 //! its end; where nothing requires gradients, recording costs one branch.
 
 pub(crate) mod backward;
+mod function;
 mod functions;
+pub(crate) mod linalg;
 
+pub use function::{Forward, Function, apply};
 pub use functions::{grad, value_and_grad};
+pub use linalg::MatrixNorm;
 
 use crate::tensor::tape::{self, Tape};
 use crate::tensor::tracer;

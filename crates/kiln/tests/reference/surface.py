@@ -207,4 +207,38 @@ case("nll_loss", lambda x, y, w: F.nll_loss(F.log_softmax(x, 1), y, w.detach()),
 f = lambda a, b, c: F.triplet_margin_loss(a, b, c, margin=0.5)
 case("triplet_margin_loss", f, R(4, 3), R(4, 3), R(4, 3))
 
+# Linear algebra: in f64, and once in f32. Signs of vectors are free, so their squares are compared.
+D = lambda *s: torch.randn(*s, dtype=torch.float64)
+L = torch.linalg
+EYE = torch.eye(4, dtype=torch.float64)
+case("cholesky", lambda x: L.cholesky(x @ x.mT + EYE), D(2, 4, 4))
+case("cholesky_f32", lambda x: L.cholesky(x @ x.mT + EYE.float()), R(4, 4))
+case("cholesky_solve", lambda x, b: torch.cholesky_solve(b, L.cholesky(x @ x.mT + EYE)), D(4, 4), D(4, 2))
+case("solve", L.solve, D(2, 4, 4), D(2, 4, 3))
+case("solve_broadcast", L.solve, D(4, 4), D(2, 4, 3))
+case("solve_vector", L.solve, D(4, 4), D(4))
+case("solve_triangular", lambda a, b: L.solve_triangular(a, b, upper=True), D(4, 4) + 3 * EYE, D(4, 2))
+f = lambda a, b: L.solve_triangular(a, b, upper=False, unitriangular=True)
+case("solve_triangular_unit", f, D(2, 4, 4), D(2, 4, 2))
+case("inverse", L.inv, D(2, 4, 4))
+case("det", L.det, D(3, 4, 4))
+case("slogdet", L.slogdet, D(3, 4, 4))
+case("logdet", lambda x: torch.logdet(x @ x.mT + EYE), D(4, 4))
+case("lu", L.lu, D(2, 4, 4))
+case("qr", L.qr, D(2, 5, 3))
+case("qr_square", L.qr, D(4, 4))
+case("eigh", lambda x: [y ** (i + 1) for i, y in enumerate(L.eigh(x + x.mT))], D(2, 4, 4))
+case("eigvalsh", lambda x: L.eigvalsh(x + x.mT), D(4, 4))
+f = lambda x: [y ** (2 - i % 2) for i, y in enumerate(L.svd(x, full_matrices=False))]
+case("svd_tall", f, D(2, 5, 3))
+case("svd_wide", f, D(3, 4))
+case("svdvals", L.svdvals, D(4, 3))
+case("lstsq", lambda a, b: L.lstsq(a, b).solution, D(5, 3), D(5, 2))
+case("pinv", L.pinv, D(5, 3))
+for norm in ["fro", "nuc", 2, 1, float("inf")]:
+    case(f"matrix_norm_{norm}", lambda x, n=norm: L.matrix_norm(x, n), D(2, 4, 3))
+case("matrix_power", lambda x: L.matrix_power(x, 3), D(4, 4))
+case("matrix_power_inverse", lambda x: L.matrix_power(x, -2), D(4, 4))
+case("matrix_rank", lambda x: L.matrix_rank(x @ x.mT), D(4, 2), grad=False)
+
 checkpoint.save(pathlib.Path(__file__).with_name("surface.safetensors"), RESULT)
