@@ -37,7 +37,7 @@ pub mod optim;
 pub mod pipeline;
 pub mod tensor;
 
-pub use autograd::{Forward, Function, Gradients, MatrixNorm, apply, grad, no_grad, value_and_grad};
+pub use autograd::{Forward, Function, Gradients, MatrixNorm, apply, grad, jvp, no_grad, value_and_grad};
 pub use backend::threads::{self, set_threads, threads};
 pub use backend::{backend, release_memory, synchronize};
 pub use compile::buckets::{self, Buckets};

@@ -127,3 +127,40 @@ fn too_few_cotangents_are_an_error() {
     let error = y.sum(..).unwrap().gradients(&[&x]).err().unwrap().to_string();
     assert!(error.contains("forgetful: backward = 0"), "{error}");
 }
+
+/// Against differences, of functions over every kind of operation that a model has, and of a function with a gradient of its own.
+#[test]
+fn forward_derivatives_agree_with_differences() -> Result<()> {
+    type F = fn(&(Tensor, Tensor)) -> Result<Tensor>;
+    let functions: [F; 5] = [
+        |(x, w)| x.matmul(w)?.tanh()?.softmax(-1),
+        |(x, w)| x.layer_norm(1, None, None, 1e-5)?.matmul(&w.exp()?)?.cumsum(0),
+        |(x, w)| x.mul(x)?.sum(..)?.mul(w.sin()?),
+        |(x, w)| {
+            x.matmul(w)?.transpose(0, 1)?.matmul(x)?.add(&Tensor::eye(4, x.dtype(), Device::Cpu)?.mul(9.0)?)?.inverse()
+        },
+        |(x, _)| x.gelu()?.amax(1)?.logsumexp(..),
+    ];
+    let of = |seed: f64, shape: [usize; 2]| -> Result<Tensor> {
+        let count = shape[0] * shape[1];
+        Tensor::arange(count, kiln::DType::F64, Device::Cpu)?.mul(1.7)?.add(seed)?.sin()?.reshape(shape)
+    };
+    for (number, f) in functions.into_iter().enumerate() {
+        let (x, w) = (of(0.3, [4, 4])?, of(1.1, [4, 4])?);
+        let (dx, dw) = (of(2.0, [4, 4])?, of(5.0, [4, 4])?);
+        let step = 1e-6;
+        let moved = |way: f64| -> Result<Tensor> { f(&(x.add(dx.mul(way)?)?, w.add(dw.mul(way)?)?)) };
+        let wanted = moved(step)?.sub(moved(-step)?)?.div(2.0 * step)?;
+        let (value, change) = kiln::jvp(f, &(x.clone(), w.clone()), &(dx.clone(), dw.clone()))?;
+        assert!(value.allclose(&f(&(x.clone(), w.clone()))?, 1e-12, 1e-12)?);
+        assert!(change.allclose(&wanted, 1e-6, 1e-7)?, "{number}: {change} for {wanted}");
+        let fast = kiln::compile(move |(x, w, dx, dw): &(Tensor, Tensor, Tensor, Tensor)| {
+            Ok(kiln::jvp(f, &(x.clone(), w.clone()), &(dx.clone(), dw.clone()))?.1)
+        });
+        let compiled = fast.call(&(x, w, dx, dw))?;
+        assert!(compiled.allclose(&wanted, 1e-6, 1e-7)?, "{number} compiled: {compiled} for {wanted}");
+    }
+    let (_, change) = kiln::jvp(steep, &input(), &Tensor::new([1f64, 2.0], Device::Cpu)?)?;
+    close(&change, [3.0, 6.0 * E]);
+    Ok(())
+}

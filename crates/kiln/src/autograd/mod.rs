@@ -24,7 +24,7 @@ mod functions;
 pub(crate) mod linalg;
 
 pub use function::{Forward, Function, apply};
-pub use functions::{grad, value_and_grad};
+pub use functions::{grad, jvp, value_and_grad};
 pub use linalg::MatrixNorm;
 
 use crate::tensor::tape::{self, Tape};
