@@ -27,6 +27,7 @@ mod recognise_attention;
 mod rewrite;
 mod simplify_algebra;
 mod split_frozen;
+mod vectorize;
 
 pub use differentiate::{
     Derivative, DifferentiateError, DifferentiateOptions, Gradients, Seeds, accumulate, derivative, differentiate,
@@ -34,6 +35,7 @@ pub use differentiate::{
 };
 
 pub use split_frozen::{MainInput, Split, SplitOptions, split_frozen};
+pub use vectorize::{Vectorized, vectorize};
 
 use kiln_ir::Graph;
 

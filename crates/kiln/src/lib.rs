@@ -42,8 +42,8 @@ pub use backend::threads::{self, set_threads, threads};
 pub use backend::{backend, release_memory, synchronize};
 pub use compile::buckets::{self, Buckets};
 pub use compile::capture::{
-    self, Compiled, Declared, Disabled, Dynamic, Map, Mode, Options, Scan, Stance, StanceGuard, Stats, WhileLoop,
-    compile, compile_with, cond, disable, explain, map, own_error, scan, set_stance, while_loop,
+    self, Compiled, Declared, Disabled, Dynamic, Map, Mode, Options, Scan, Stance, StanceGuard, Stats, Vmap, WhileLoop,
+    compile, compile_with, cond, disable, explain, map, own_error, scan, set_stance, vmap, while_loop,
 };
 pub use compile::freeze::{self, FrozenGraph, FrozenMemory};
 pub use error::{Error, Result, Shown, Value, printable, shown};
@@ -125,6 +125,7 @@ pub use tensor::ops::loss::{self, CrossEntropy};
 pub use tensor::ops::pointwise::Argument;
 pub use tensor::ops::product::{self, Conv, Pool};
 pub use tensor::ops::quantized;
+pub use tensor::ops::rearrange::Bag;
 pub use tensor::pending::Pending;
 pub use tensor::promotion;
 pub use tensor::random::{self, Generator, manual_seed};

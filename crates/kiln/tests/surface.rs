@@ -2,7 +2,7 @@
 //! `reference/surface.safetensors`, made by `reference/surface.py`; every case there has a line here.
 
 use kiln::{
-    CrossEntropy, Device, FftNorm, Filter, MatrixNorm, Pool, Reduction, ResampleOptions, Result, SampleMode,
+    Bag, CrossEntropy, Device, FftNorm, Filter, MatrixNorm, Pool, Reduction, ResampleOptions, Result, SampleMode,
     SamplePadding, Tensor,
 };
 use std::collections::{BTreeMap, BTreeSet};
@@ -172,6 +172,10 @@ const CASES: &[(&str, Run)] = cases! {
     "cdist_2.0" => |x| x[0].cdist(&x[1], 2.0);
     "cdist_3.0" => |x| x[0].cdist(&x[1], 3.0);
     "cdist_inf" => |x| x[0].cdist(&x[1], f64::INFINITY);
+    "pdist" => |x| x[0].pdist(2.0);
+    "embedding_bag_sum" => |x| x[0].embedding_bag(&x[1], &x[2], Bag::Sum);
+    "embedding_bag_mean" => |x| x[0].embedding_bag(&x[1], &x[2], Bag::Mean);
+    "embedding_bag_max" => |x| x[0].embedding_bag(&x[1], &x[2], Bag::Max);
     "cdist_self" => |x| x[0].cdist(&x[0], 2.0);
     "pairwise_distance" => |x| x[0].pairwise_distance(&x[1], 2.0, 1e-6);
     "cosine_similarity" => |x| x[0].cosine_similarity(&x[1], 1, 1e-8);

@@ -151,6 +151,7 @@ case("quantile", lambda x: torch.quantile(x, 0.3, dim=1), R(3, 6))
 for p in [0.0, 1.0, 2.0, 3.0, float("inf")]:
     f = lambda x, y, p=p: torch.cdist(x, y, p, compute_mode="donot_use_mm_for_euclid_dist")
     case(f"cdist_{p}", f, R(2, 4, 3), R(2, 5, 3), grad=p not in (0.0,))
+case("pdist", lambda x: F.pdist(x), R(5, 3))
 case("cdist_self", lambda x: torch.cdist(x, x, 2.0, compute_mode="donot_use_mm_for_euclid_dist"), R(4, 3))
 case("pairwise_distance", lambda x, y: F.pairwise_distance(x, y), R(4, 3), R(4, 3))
 case("cosine_similarity", lambda x, y: F.cosine_similarity(x, y, dim=1), R(4, 3), R(4, 3))
@@ -174,6 +175,10 @@ case("diagonal_scatter_below", lambda x, s: torch.diagonal_scatter(x, s, -1), R(
 mask = torch.rand(3, 4) > 0.5
 case("masked_scatter", lambda x, m, s: torch.masked_scatter(x, m, s), R(3, 4), mask, R(12))
 case("index_fill", lambda x, i: x.index_fill(1, i, 7.0), R(3, 4), torch.tensor([0, 2]))
+bags, starts = torch.tensor([0, 2, 1, 1, 4]), torch.tensor([0, 2, 2, 4])
+for mode in ["sum", "mean", "max"]:
+    f = lambda t, i, o, m=mode: F.embedding_bag(i, t, o, mode=m)
+    case(f"embedding_bag_{mode}", f, R(5, 3), bags, starts)
 case("take", torch.take, R(3, 4), torch.tensor([[0, -1], [5, 5]]))
 case("index_axes", lambda x, i, k: x[i, :, k], R(3, 2, 4), torch.tensor([0, -1, 1]), torch.tensor([2, 0, -1]))
 case("as_strided", lambda x: torch.as_strided(x, (3, 4), (2, 1), 1), R(12))

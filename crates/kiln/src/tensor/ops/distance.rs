@@ -63,6 +63,24 @@ impl Tensor {
         eager::composite("cdist", &[p.into()], &[&x, &y], write, &at)
     }
 
+    /// The p-norms of the differences of all pairs of rows of a matrix, the upper triangle of [`Tensor::cdist`] with itself as a vector.
+    #[track_caller]
+    pub fn pdist(&self, p: f64) -> Result<Tensor> {
+        let at = Source::caller();
+        if self.rank() != 2 {
+            let expected = "two axes";
+            return Err(Error::WrongRank { op: "pdist", shape: self.hint().to_vec(), expected, at });
+        }
+        let n = self.length_of(0, &at) as i64;
+        let pairs = || (0..n).flat_map(|i| (i + 1..n).map(move |j| (i, j)));
+        let (first, second): (Vec<i64>, Vec<i64>) = pairs().unzip();
+        let rows = |places: Vec<i64>| -> Result<Tensor> {
+            let count = places.len();
+            self.index_select(0, &Tensor::from_vec(places, count, self.device())?)
+        };
+        rows(first)?.pairwise_distance(&rows(second)?, p, 0.0)
+    }
+
     /// The p-norm of the difference over the last axis, to which `epsilon` is added.
     #[track_caller]
     pub fn pairwise_distance(&self, other: &Tensor, p: f64, epsilon: f64) -> Result<Tensor> {

@@ -12,7 +12,7 @@ pub(crate) mod pointwise;
 mod pooling;
 pub mod product;
 pub mod quantized;
-mod rearrange;
+pub(crate) mod rearrange;
 mod reduce;
 mod sample;
 mod search;

@@ -8,6 +8,17 @@ use crate::{Dim, Error, Number, Result, Size, Tensor};
 use kiln_ir::build::{self, Emit, GraphBuilder};
 use kiln_ir::{CompareOp, DType, NodeId, ScatterKind, Source};
 
+/// How [`Tensor::embedding_bag`] combines the rows of a bag.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Bag {
+    /// Their sum.
+    Sum,
+    /// Their mean.
+    Mean,
+    /// The largest of each column.
+    Max,
+}
+
 impl Tensor {
     /// This tensor with one position of an axis replaced.
     #[track_caller]
@@ -73,6 +84,47 @@ impl Tensor {
         let value = Tensor::scalar_at(value.into().to_scalar(self.dtype()), self.device(), &at)?;
         let updates = value.broadcast_at("index_fill", &index.sizes(), &at)?;
         self.scattered("index_fill", ScatterKind::Set, axis, &index, &updates, &at)
+    }
+
+    /// Rows of this table `[entries, width]`, looked up by `index` of one axis and combined bag by bag; a bag begins at each of `offsets`,
+    /// which ascend from 0. An empty bag is zeros.
+    ///
+    /// ```
+    /// use kiln::{Bag, DType, Device, Tensor};
+    /// let table = Tensor::arange(6, DType::F32, Device::Cpu)?.reshape([3, 2])?;
+    /// let (index, offsets) = (Tensor::new([0i64, 2, 1], Device::Cpu)?, Tensor::new([0i64, 2, 3], Device::Cpu)?);
+    /// assert_eq!(table.embedding_bag(&index, &offsets, Bag::Mean)?.to_vec::<f32>()?, [2., 3., 2., 3., 0., 0.]);
+    /// # Ok::<(), kiln::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn embedding_bag(&self, index: &Tensor, offsets: &Tensor, bag: Bag) -> Result<Tensor> {
+        let at = Source::caller();
+        index.expect_index("embedding_bag", &at)?;
+        offsets.expect_index("embedding_bag", &at)?;
+        if self.rank() != 2 || index.rank() != 1 || offsets.rank() != 1 {
+            let expected = "a table of two axes, an index and offsets of one";
+            return Err(Error::WrongRank { op: "embedding_bag", shape: self.hint().to_vec(), expected, at });
+        }
+        let rows = self.embedding(index)?;
+        // The bag of each row: how many bags began before or at it, but one.
+        let places = Tensor::arange(index.extent(0), DType::I64, self.device())?;
+        let own = places.bucketize(&offsets.to_dtype_at(DType::I64, &at)?, true)?.sub(1)?;
+        let bags = [offsets.extent(0), self.extent(1)];
+        let zeros = Tensor::zeros(bags, self.dtype(), self.device())?;
+        if bag == Bag::Max {
+            let lowest = Tensor::full(bags, f64::NEG_INFINITY, self.dtype(), self.device())?;
+            let spread = spread_index("embedding_bag", &lowest.sizes(), 0, &own, &at)?;
+            let largest = lowest.scattered("embedding_bag", ScatterKind::Max, 0, &spread, &rows, &at)?;
+            return largest.eq(f64::NEG_INFINITY)?.where_(&zeros, &largest);
+        }
+        let sums = zeros.index_add(0, &own, &rows)?;
+        if bag == Bag::Sum {
+            return Ok(sums);
+        }
+        let counts = Tensor::zeros(offsets.extent(0), self.dtype(), self.device())?;
+        let ones = Tensor::ones(index.extent(0), self.dtype(), self.device())?;
+        let counts = counts.index_add(0, &own, &ones)?.maximum(1.0)?;
+        sums.div(&counts.unsqueeze(1)?)
     }
 
     /// The elements at places of all axes joined.
