@@ -30,6 +30,7 @@ mod recognise_attention;
 mod rewrite;
 mod simplify_algebra;
 mod split_frozen;
+mod vectorize;
 
 pub use differentiate::{
     Derivative, DifferentiateError, DifferentiateOptions, Gradients, Seeds, accumulate, body_gradients, derivative,
@@ -38,6 +39,7 @@ pub use differentiate::{
 
 pub use fold_norms::fold_norms;
 pub use split_frozen::{MainInput, Split, SplitOptions, split_frozen};
+pub use vectorize::{Vectorized, vectorize};
 
 use kiln_ir::Graph;
 

@@ -37,13 +37,13 @@ pub mod optim;
 pub mod pipeline;
 pub mod tensor;
 
-pub use autograd::{Gradients, checkpoint, grad, no_grad, value_and_grad};
+pub use autograd::{Forward, Function, Gradients, MatrixNorm, apply, checkpoint, grad, jvp, no_grad, value_and_grad};
 pub use backend::threads::{self, set_threads, threads};
 pub use backend::{backend, release_memory, synchronize};
 pub use compile::buckets::{self, Buckets};
 pub use compile::capture::{
-    self, Compiled, Declared, Disabled, Dynamic, Map, Mode, Options, Scan, Stance, StanceGuard, Stats, WhileLoop,
-    compile, compile_with, cond, disable, explain, map, own_error, scan, set_stance, while_loop,
+    self, Compiled, Declared, Disabled, Dynamic, Map, Mode, Options, Scan, Stance, StanceGuard, Stats, Vmap, WhileLoop,
+    compile, compile_with, cond, disable, explain, map, own_error, scan, set_stance, vmap, while_loop,
 };
 pub use compile::freeze::{self, FrozenGraph, FrozenMemory};
 pub use error::{Error, Result, Shown, Value, printable, shown};
@@ -99,7 +99,9 @@ pub use kiln_inspect::escape_html;
 pub use kiln_ir as ir;
 pub use kiln_ir::BlockFormat;
 pub use kiln_ir::DType;
-pub use kiln_ir::build::{PadMode, Reduction, RopeStyle};
+pub use kiln_ir::build::{
+    Filter, PadMode, Reduction, ResampleOptions, RoiAlignOptions, RopeStyle, SampleMode, SamplePadding,
+};
 pub use kiln_kernels::{Numerics, Precision};
 pub use kiln_runtime as runtime;
 pub use kiln_runtime::Device;
@@ -119,10 +121,12 @@ pub use tensor::files::{self, safetensors};
 pub use tensor::index::{self, Ellipsis, Index, Indices, step};
 pub use tensor::layout::{self, Layout};
 pub use tensor::ops::expr::Expr;
+pub use tensor::ops::fft::{self, FftNorm};
 pub use tensor::ops::loss::{self, CrossEntropy};
 pub use tensor::ops::pointwise::Argument;
 pub use tensor::ops::product::{self, Conv, Pool};
 pub use tensor::ops::quantized;
+pub use tensor::ops::rearrange::Bag;
 pub use tensor::pending::Pending;
 pub use tensor::promotion;
 pub use tensor::random::{self, Generator, manual_seed};

@@ -2,7 +2,12 @@
 //! `reference/optim.py`.
 
 use kiln::nn::{self, Forward, Linear, Module};
-use kiln::optim::{Adam, AdamConfig, AdamW, Optimizer, Sgd, SgdConfig, clip_grad_norm};
+use kiln::optim::{
+    Adadelta, AdadeltaConfig, Adagrad, AdagradConfig, Adam, AdamConfig, AdamW, Adamax, AdaptiveConfig, CosineRate,
+    CosineRestarts, ExponentialRate, LinearRate, MultiStepRate, NAdam, OneCycle, Optimizer, ParameterGroups,
+    PolynomialRate, RAdam, RateSchedule, ReduceOnPlateau, RmsProp, RmsPropConfig, Scheduler, Sgd, SgdConfig, StepRate,
+    clip_grad_norm,
+};
 use kiln::{DType, Device, Error, Result, Tensor, Var};
 use std::collections::BTreeMap;
 
@@ -98,6 +103,141 @@ fn adamw_is_pytorchs() -> Result<()> {
     check("adamw", |p| AdamW::new(p, 0.1))?;
     check("adamw_decay", with(|c| AdamConfig { weight_decay: 0.3, betas: (0.0, 0.9), ..c }))?;
     check("adamw_amsgrad", with(|c| AdamConfig { amsgrad: true, betas: (0.5, 0.6), ..c }))
+}
+
+#[test]
+fn running_means_are_pytorchs() -> Result<()> {
+    check("rmsprop", |p| RmsProp::new(p, 0.1))?;
+    let config =
+        RmsPropConfig { alpha: 0.8, momentum: 0.9, centered: true, weight_decay: 0.05, ..RmsProp::config(0.1) };
+    check("rmsprop_all", |p| RmsProp::with(p, config))?;
+    check("adagrad", |p| Adagrad::new(p, 0.1))?;
+    let config = AdagradConfig { rate_decay: 0.1, weight_decay: 0.05, initial_sum: 0.3, ..Adagrad::config(0.1) };
+    check("adagrad_all", |p| Adagrad::with(p, config))?;
+    check("adadelta", |p| Adadelta::new(p, 1.0))?;
+    let config = AdadeltaConfig { rho: 0.7, epsilon: 1e-3, weight_decay: 0.05, ..Adadelta::config(0.5) };
+    check("adadelta_all", |p| Adadelta::with(p, config))
+}
+
+#[test]
+fn relatives_of_adam_are_pytorchs() -> Result<()> {
+    let choose = |config: AdaptiveConfig| AdaptiveConfig { betas: (0.8, 0.95), weight_decay: 0.05, ..config };
+    check("nadam", |p| NAdam::new(p, 0.1))?;
+    check("nadam_all", |p| NAdam::with(p, AdaptiveConfig { momentum_decay: 0.02, ..choose(NAdam::config(0.1)) }))?;
+    check("radam", |p| RAdam::new(p, 0.1))?;
+    check("radam_all", |p| RAdam::with(p, choose(RAdam::config(0.1))))?;
+    check("adamax", |p| Adamax::new(p, 0.1))?;
+    check("adamax_all", |p| Adamax::with(p, choose(Adamax::config(0.1))))
+}
+
+/// Two groups, whose rates are halved as one.
+#[test]
+fn groups_are_pytorchs() -> Result<()> {
+    let reference = Reference::new();
+    let make = |p: &[Var]| -> Result<ParameterGroups> {
+        let own = AdamConfig { weight_decay: 0.3, ..AdamW::config(0.2) };
+        ParameterGroups::new(vec![
+            Box::new(AdamW::with(p[..1].to_vec(), own)?),
+            Box::new(AdamW::new(p[1..].to_vec(), 0.1)?),
+        ])
+    };
+    let parameters = reference.parameters();
+    let mut optimizer = make(&parameters)?;
+    let mut scheduler = Scheduler::new(&optimizer, StepRate { every: 6, gamma: 0.5 })?;
+    for step in 0..10 {
+        reference.give_gradients(&parameters, step);
+        optimizer.step()?;
+        scheduler.step()?;
+        if step == 7 {
+            let saved = optimizer.state_dict();
+            optimizer = make(&parameters)?;
+            optimizer.load_state_dict(&saved)?;
+        }
+    }
+    reference.close("groups", &parameters);
+    assert!(optimizer.state_dict().contains_key("1.exp_avg.0"));
+    let unknown = BTreeMap::from([("7.x".to_owned(), parameters[0].get())]);
+    assert!(matches!(optimizer.load_state_dict(&unknown), Err(Error::StateDict { .. })));
+    let twice = ParameterGroups::new(vec![
+        Box::new(Sgd::new(parameters.clone(), 0.1)?),
+        Box::new(Sgd::new(parameters.clone(), 0.1)?),
+    ]);
+    assert!(matches!(twice, Err(Error::BadArgument { .. })));
+    Ok(())
+}
+
+fn scheduled(name: &str, schedule: impl RateSchedule) -> Result<()> {
+    let wanted = Reference::new().0[&format!("schedule/{name}")].to_vec::<f64>()?;
+    let optimizer = Sgd::new([], 0.5)?;
+    let mut scheduler = Scheduler::new(&optimizer, schedule)?;
+    for (step, wanted) in wanted.into_iter().enumerate() {
+        let got = scheduler.rates()?[0];
+        assert!((got - wanted).abs() < 1e-12, "{name} at {step}: {got} for {wanted}");
+        scheduler.step()?;
+    }
+    Ok(())
+}
+
+#[test]
+fn schedules_are_pytorchs() -> Result<()> {
+    scheduled("step", StepRate { every: 7, gamma: 0.3 })?;
+    scheduled("multi_step", MultiStepRate { milestones: vec![3, 11, 12], gamma: 0.3 })?;
+    scheduled("exponential", ExponentialRate { gamma: 0.9 })?;
+    scheduled("linear", LinearRate { start: 0.2, end: 0.9, steps: 12 })?;
+    scheduled("polynomial", PolynomialRate { steps: 20, power: 1.5 })?;
+    scheduled("cosine", CosineRate { steps: 20, floor: 0.05 })?;
+    scheduled("restarts", CosineRestarts { first: 4, factor: 2, floor: 0.05 })?;
+    scheduled("one_cycle", OneCycle::new(0.7, 31))?;
+    scheduled("lambda", |step: u64| 1.0 / (1 + step) as f64)?;
+
+    let reference = Reference::new();
+    let numbers = |name: &str| reference.0[name].to_vec::<f64>();
+    let optimizer = Sgd::new([], 0.5)?;
+    let mut plateau = ReduceOnPlateau::new(&optimizer);
+    (plateau.factor, plateau.patience, plateau.cooldown, plateau.floor) = (0.3, 2, 1, 0.02);
+    for (loss, wanted) in numbers("schedule/plateau/losses")?.into_iter().zip(numbers("schedule/plateau")?) {
+        plateau.step(loss)?;
+        let got = optimizer.learning_rate().get().item::<f64>()?;
+        assert!((got - wanted).abs() < 1e-12, "{got} for {wanted}");
+    }
+    Ok(())
+}
+
+/// Neither groups nor schedules make a training step anew, whatever the optimizer.
+#[test]
+fn schedules_do_not_compile_again() -> Result<()> {
+    type Make = fn(Vec<Var>) -> Result<Box<dyn Optimizer + Send + Sync>>;
+    let makes: [Make; 6] = [
+        |p| Ok(Box::new(RmsProp::new(p, 0.01)?)),
+        |p| Ok(Box::new(Adagrad::new(p, 0.01)?)),
+        |p| Ok(Box::new(Adadelta::new(p, 0.01)?)),
+        |p| Ok(Box::new(NAdam::new(p, 0.01)?)),
+        |p| Ok(Box::new(RAdam::new(p, 0.01)?)),
+        |p| Ok(Box::new(Adamax::new(p, 0.01)?)),
+    ];
+    for make in makes {
+        let layer = Linear::new(3, 2)?;
+        let parameters = layer.parameters();
+        let groups = ParameterGroups::new(vec![make(parameters[..1].to_vec())?, make(parameters[1..].to_vec())?])?;
+        let mut scheduler = Scheduler::new(&groups, CosineRate { steps: 8, floor: 0.0 })?;
+        let step = kiln::compile(move |x: &Tensor| {
+            let loss = layer.forward(x)?.square()?.mean(..)?;
+            groups.zero_grad();
+            loss.backward()?;
+            groups.step()?;
+            Ok(loss.detach())
+        });
+        let x = Tensor::ones([4, 3], DType::F32, Device::Cpu)?;
+        let mut losses = Vec::new();
+        for _ in 0..8 {
+            losses.push(step.call(&x)?.item::<f32>()?);
+            scheduler.step()?;
+        }
+        assert!(losses[7] < losses[0], "{losses:?}");
+        let stats = step.stats();
+        assert!(stats.compiles <= 2 && stats.breaks == 0, "{stats:?}");
+    }
+    Ok(())
 }
 
 #[test]

@@ -61,6 +61,40 @@ fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
+/// Every name of an op that PyTorch's graphs contain is in `docs/surface.md`, with methods that exist or a reason.
+#[test]
+fn every_op_of_pytorchs_graphs_is_a_method_or_has_a_reason() {
+    let read = |path: &str| std::fs::read_to_string(root().join(path)).unwrap();
+    let index = read("docs/tensor.md");
+    let methods: BTreeSet<&str> = index.lines().filter_map(|line| line.strip_prefix("| `")).map(word).collect();
+    let mut layers = String::new();
+    for entry in std::fs::read_dir(root().join("crates/kiln/src/nn")).unwrap() {
+        layers += &std::fs::read_to_string(entry.unwrap().path()).unwrap_or_default();
+    }
+    let page = read("docs/surface.md");
+    let mut listed = BTreeSet::new();
+    for line in page.lines().filter(|line| line.starts_with("| `")) {
+        let cells: Vec<&str> = line.trim_matches('|').split(" | ").map(str::trim).collect();
+        let [op, _, kiln, note] = cells[..] else { panic!("{line}") };
+        assert!(listed.insert(op.trim_matches('`').to_owned()), "{op} is listed twice");
+        if kiln == "–" {
+            assert!(note.trim_end_matches('|').trim().len() > 10, "{op} has neither a method nor a reason");
+            continue;
+        }
+        for name in kiln.split(", ").map(|name| name.trim_matches('`')) {
+            let exists = match name.strip_prefix("nn::") {
+                Some(layer) => layers.contains(layer),
+                None => methods.contains(name),
+            };
+            assert!(exists, "{op}: there is no {name}");
+        }
+    }
+    let names = read("crates/kiln/tests/reference/aten_names.txt");
+    let names: BTreeSet<String> = names.lines().map(str::to_owned).collect();
+    assert_eq!(names, listed);
+    assert!(names.len() > 200);
+}
+
 #[test]
 fn every_method_of_tensor_is_listed_once_beside_pytorchs_name() {
     let page = std::fs::read_to_string(root().join("docs/tensor.md")).unwrap();

@@ -25,13 +25,7 @@ pub(super) const ROWS: &[Row] = &[
                 "asinh" => build::asinh(&mut c.b, &x)?,
                 "acosh" => build::acosh(&mut c.b, &x)?,
                 "atanh" => build::atanh(&mut c.b, &x)?,
-                _ => {
-                    let own = c.b.ty(&x).dtype;
-                    let x = build::cast(&mut c.b, &x, own.compute_type())?;
-                    let log = build::log(&mut c.b, &x)?;
-                    let y = build::mul_scalar(&mut c.b, &log, std::f64::consts::LOG10_E)?;
-                    build::cast(&mut c.b, &y, own)?
-                }
+                _ => build::log10(&mut c.b, &x)?,
             })
         },
     },
@@ -231,13 +225,7 @@ pub(super) const ROWS: &[Row] = &[
         build: |c| {
             let (x, y) = c.pair("self", "other")?;
             let op = if c.name() == "fmax" { BinaryOp::Max } else { BinaryOp::Min };
-            let extreme = build::binary(&mut c.b, op, &x, &y)?;
-            if !c.b.ty(&x).dtype.is_float() {
-                return one(extreme);
-            }
-            let (no_x, no_y) = (build::is_nan(&mut c.b, &x)?, build::is_nan(&mut c.b, &y)?);
-            let with_x = build::select(&mut c.b, &no_y, &x, &extreme)?;
-            one(build::select(&mut c.b, &no_x, &y, &with_x)?)
+            one(build::extreme_number(&mut c.b, op, &x, &y)?)
         },
     },
     Row {

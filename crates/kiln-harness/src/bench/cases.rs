@@ -329,11 +329,11 @@ pub fn matmul(threads: &[usize]) -> Vec<Case> {
             }
             for m in [8, 32, 128, 512, 2048] {
                 for kind in ["linear", "matmul", "packed"] {
-                    cases.push(Case { kind, shape: vec![m, k, n], dtype: DType::Bf16, threads });
+                    cases.push(Case::new(kind, &[m, k, n], DType::Bf16, threads));
                 }
                 // Bytes with sums of 32 bits.
                 for kind in ["linear", "matmul"] {
-                    cases.push(Case { kind, shape: vec![m, k, n], dtype: DType::I8, threads });
+                    cases.push(Case::new(kind, &[m, k, n], DType::I8, threads));
                 }
             }
         }

@@ -71,8 +71,8 @@ pub fn complex_scale<E: Emit>(e: &mut E, x: &E::Value, real: &E::Value) -> Built
 
 /// The discrete Fourier transform of complex numbers along an axis, Σ x·e^(∓2πi·jk/n) (minus for `forward`), times a factor.
 /// A known length that is no prime is split by Cooley and Tukey's rule: n·(a + b) steps for n = a·b instead of n², and sums
-/// that are as short. What is left, and a symbolic n, is a product with the n×n matrix of roots of unity, gathered from a table
-/// of n of them.
+/// that are as short; a large prime is a convolution of a power of two by Bluestein's. What is left, and a symbolic n, is a product
+/// with the n×n matrix of roots of unity, gathered from a table of n of them.
 #[track_caller]
 pub fn dft<E: Emit>(e: &mut E, x: &E::Value, axis: usize, forward: bool, factor: f64) -> Built<E> {
     const NAME: &str = "dft";
@@ -84,6 +84,9 @@ pub fn dft<E: Emit>(e: &mut E, x: &E::Value, axis: usize, forward: bool, factor:
     let n = ty.shape[axis].clone();
     if let Some((a, b)) = n.as_usize().and_then(even_split) {
         return split_dft(e, x, axis, forward, factor, a, b);
+    }
+    if let Some(n) = n.as_usize().filter(|&n| n > LONGEST_PRODUCT) {
+        return chirp_dft(e, x, axis, forward, factor, n);
     }
     let (cosines, sines) = unit_roots(e, &n, ty.dtype, if forward { -1.0 } else { 1.0 })?;
     // jk mod n, exactly.
@@ -149,6 +152,75 @@ fn split_dft<E: Emit>(
     let outer = dft(e, &turned, axis + 1, forward, 1.0)?;
     let y = super::transpose(e, &outer, axis, axis + 1)?;
     reshape(e, &y, &ty.shape)
+}
+
+/// The longest prime that is transformed by a product with a matrix.
+const LONGEST_PRODUCT: usize = 64;
+
+/// The transform of any length as a convolution, whose length is a power of two. With jk = (j² + k² − (k − j)²)/2 and the chirp
+/// c[j] = e^(∓πi·j²/n)
+///
+/// ```text
+/// X[k] = c[k] · Σ_j (x[j]·c[j]) · conj(c[k − j])
+/// ```
+#[track_caller]
+fn chirp_dft<E: Emit>(e: &mut E, x: &E::Value, axis: usize, forward: bool, factor: f64, n: usize) -> Built<E> {
+    let ty = e.ty(x);
+    let sign = if forward { -1.0 } else { 1.0 };
+    // j² mod 2n, exactly.
+    let angle = |j: usize| sign * TAU / 2.0 * ((j as u128 * j as u128) % (2 * n as u128)) as f64 / n as f64;
+    let chirp: Vec<(f64, f64)> = (0..n).map(|j| (angle(j).cos(), angle(j).sin())).collect();
+    let m = (2 * n - 1).next_power_of_two();
+    let mut kernel = vec![(0.0, 0.0); m];
+    for (j, &(real, imaginary)) in chirp.iter().enumerate() {
+        kernel[j] = (real, -imaginary);
+        kernel[(m - j) % m] = (real, -imaginary);
+    }
+    let mut spectrum = kernel;
+    power_of_two_dft(&mut spectrum);
+    let along = |e: &mut E, numbers: &[(f64, f64)]| -> Built<E> {
+        let flat: Vec<f64> = numbers.iter().flat_map(|&(real, imaginary)| [real, imaginary]).collect();
+        let table = constant_f64(e, ty.dtype, &[numbers.len(), 2], &flat)?;
+        let mut aligned = vec![Dim::from(1); ty.rank() - axis];
+        aligned[0] = Dim::from(numbers.len());
+        aligned[ty.rank() - axis - 1] = Dim::from(2);
+        reshape(e, &table, &aligned)
+    };
+    let (chirp, spectrum) = (along(e, &chirp)?, along(e, &spectrum)?);
+    let turned = complex_mul(e, x, &chirp)?;
+    let mut amounts = vec![(0, 0); ty.rank()];
+    amounts[axis].1 = (m - n) as i64;
+    let padded = super::pad_constant(e, &turned, &amounts, 0.0)?;
+    let there = dft(e, &padded, axis, true, 1.0)?;
+    let product = complex_mul(e, &there, &spectrum)?;
+    let back = dft(e, &product, axis, false, factor / m as f64)?;
+    let back = slice_axis(e, &back, axis, &Dim::from(0), &Dim::from(n), 1)?;
+    complex_mul(e, &back, &chirp)
+}
+
+/// The forward transform of a table whose length is a power of two, in place.
+fn power_of_two_dft(x: &mut [(f64, f64)]) {
+    let n = x.len();
+    for i in 0..n {
+        let j = if n > 1 { i.reverse_bits() >> (usize::BITS - n.ilog2()) } else { i };
+        if i < j {
+            x.swap(i, j);
+        }
+    }
+    let mut half = 1;
+    while half < n {
+        for block in (0..n).step_by(2 * half) {
+            for k in 0..half {
+                let angle = -TAU * k as f64 / (2 * half) as f64;
+                let (cos, sin) = (angle.cos(), angle.sin());
+                let ((a, b), (c, d)) = (x[block + k], x[block + half + k]);
+                let (real, imaginary) = (c * cos - d * sin, c * sin + d * cos);
+                x[block + k] = (a + real, b + imaginary);
+                x[block + half + k] = (a - real, b - imaginary);
+            }
+        }
+        half *= 2;
+    }
 }
 
 /// Cosine and sine of ±2πk/n for k below n.

@@ -36,6 +36,7 @@ mod sample;
 mod scatter;
 mod search;
 mod shape;
+mod special;
 
 pub use activation::*;
 pub use attention::*;
@@ -64,6 +65,7 @@ pub use sample::*;
 pub use scatter::*;
 pub use search::*;
 pub use shape::*;
+pub use special::*;
 
 use crate::{Error, Graph, NodeId, Op, Source, TensorType, TypeError};
 

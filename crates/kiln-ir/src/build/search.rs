@@ -1,19 +1,26 @@
 //! Positions of values among sorted boundaries, and histograms.
 
 use super::{
-    Built, Emit, add_scalar, and, cast, compare, compare_scalar, div, fail, full, max_over, min_over, minimum,
-    mul_scalar, not, reshape, scatter_rows, select, sub, sum, unsqueeze,
+    Built, Emit, add_scalar, and, cast, compare, compare_scalar, div, fail, full, full_like, max_over, min_over,
+    minimum, mul_scalar, not, reshape, scatter_rows, select, sub, sum, unsqueeze,
 };
 use crate::{CompareOp, DType, Dim, Scalar, ScatterKind, TypeError};
 
 /// The number of ascending boundaries below each element, those equal to it included if `right`: the position at which the
-/// element would be inserted. NaN comes after all of them. Every element is compared with every boundary, which suits few
-/// boundaries.
+/// element would be inserted. NaN comes after all of them. Every element is compared with every boundary where these are few or not
+/// counted; else it is [`searchsorted`].
 #[track_caller]
 pub fn bucketize<E: Emit>(e: &mut E, x: &E::Value, boundaries: &E::Value, right: bool, dtype: DType) -> Built<E> {
     let ty = e.ty(boundaries);
     if ty.rank() != 1 {
         return fail::<_, E>("bucketize", TypeError::WrongRank { operand: 1, ty, expected: "1".into() });
+    }
+    if ty.shape[0].as_usize().is_some_and(|count| count > MOST_COMPARED) {
+        let elements = e.ty(x);
+        let flat = reshape(e, x, &[elements.elements()])?;
+        let places = searchsorted(e, boundaries, &flat, right)?;
+        let places = reshape(e, &places, &elements.shape)?;
+        return cast(e, &places, dtype);
     }
     let rank = e.ty(x).rank();
     let column = unsqueeze(e, x, rank)?;
@@ -23,6 +30,43 @@ pub fn bucketize<E: Emit>(e: &mut E, x: &E::Value, boundaries: &E::Value, right:
     let before = not(e, &after)?;
     let ones = cast(e, &before, dtype)?;
     sum(e, &ones, &[rank], false)
+}
+
+/// The most boundaries that each element is compared with.
+const MOST_COMPARED: usize = 32;
+
+/// For each of `values: […, k]` the number of elements of `sorted: […, n]`, ascending along the last axis of known length, that are below
+/// it, those equal to it included if `right`; as i64. NaN comes after all of them. It takes log₂ n steps of a search by halves.
+#[track_caller]
+pub fn searchsorted<E: Emit>(e: &mut E, sorted: &E::Value, values: &E::Value, right: bool) -> Built<E> {
+    const NAME: &str = "searchsorted";
+    let (ty, of) = (e.ty(sorted), e.ty(values));
+    let same = ty.rank() > 0 && ty.rank() == of.rank() && ty.dtype == of.dtype;
+    if !same || ty.shape[..ty.rank() - 1] != of.shape[..of.rank() - 1] {
+        return fail::<_, E>(NAME, TypeError::ShapesDiffer { lhs: ty, rhs: of, sizes: None });
+    }
+    let last = ty.rank() - 1;
+    let Some(count) = ty.shape[last].as_usize() else {
+        return fail::<_, E>(NAME, TypeError::BadAttribute { what: "a symbolic size", ty });
+    };
+    let mut place = full(e, Scalar::int(DType::I64, 0), &of.shape)?;
+    let mut step = if count == 0 { 0 } else { 1usize << count.ilog2() };
+    let end = full_like(e, &place, count as f64)?;
+    while step > 0 {
+        // Whether the element before the next place is still below the value.
+        let next = add_scalar(e, &place, step as f64)?;
+        let inside = compare(e, CompareOp::Le, &next, &end)?;
+        let bounded = minimum(e, &next, &end)?;
+        let before = add_scalar(e, &bounded, -1.0)?;
+        let element = super::gather(e, sorted, last, &before)?;
+        // Not "below": NaN is neither above nor below anything.
+        let reached = compare(e, if right { CompareOp::Gt } else { CompareOp::Ge }, &element, values)?;
+        let below = not(e, &reached)?;
+        let moves = and(e, &inside, &below)?;
+        place = select(e, &moves, &next, &place)?;
+        step /= 2;
+    }
+    Ok(place)
 }
 
 /// How many elements of a float tensor fall into each of `bins` parts of equal length of low ≤ x ≤ high, in x's dtype. Where

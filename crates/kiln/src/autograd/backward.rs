@@ -100,7 +100,7 @@ pub(crate) fn propagate(
             }
             _ if !wanted.contains(&true) => continue,
             Kind::Result => vec![cotangents.into_iter().next().flatten()],
-            Kind::Custom(custom) => custom.gradient(&edges, &cotangents, at)?,
+            Kind::Custom(custom) => custom.gradient(&node, &edges, &cotangents, at)?,
             Kind::View { op, dtype, shape, at: line } => {
                 let Some(Some(cotangent)) = cotangents.first() else { continue };
                 let zero = Tensor::scalar_at(Scalar::float(*dtype, 0.0), device, line)?;

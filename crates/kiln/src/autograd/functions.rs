@@ -48,10 +48,72 @@ pub fn value_and_grad<A: Bundle>(f: impl Fn(&A) -> Result<Tensor>) -> impl Fn(&A
     move |argument: &A| differentiate(&f, argument, &at)
 }
 
-fn differentiate<A: Bundle>(f: &dyn Fn(&A) -> Result<Tensor>, argument: &A, at: &Source) -> Result<(Tensor, A)> {
+/// Returns the value of `f` and how it changes as its argument moves along `tangent`, a bundle like the argument: the product of the
+/// Jacobian and a vector, by the gradient of a gradient. It can be differentiated again, and compiled.
+///
+/// ```
+/// use kiln::{Device, Tensor};
+/// let x = Tensor::new([1f32, 2.], Device::Cpu)?;
+/// let tangent = Tensor::new([1f32, -1.], Device::Cpu)?;
+/// let (value, change) = kiln::jvp(|x: &Tensor| x.square(), &x, &tangent)?;
+/// assert_eq!((value.to_vec::<f32>()?, change.to_vec::<f32>()?), (vec![1., 4.], vec![2., -4.]));
+/// # Ok::<(), kiln::Error>(())
+/// ```
+#[track_caller]
+pub fn jvp<A: Bundle>(f: impl Fn(&A) -> Result<Tensor>, argument: &A, tangent: &A) -> Result<(Tensor, Tensor)> {
+    let at = Source::caller();
     let mut nested = DEPTH.get() > 0;
-    argument.leaves(&mut |leaf| nested |= matches!(leaf, Leaf::Tensor(t) if t.has_tape()));
+    for bundle in [argument, tangent] {
+        bundle.leaves(&mut |leaf| nested |= matches!(leaf, Leaf::Tensor(t) if t.has_tape()));
+    }
     let nested = nested && tape::is_enabled();
+    let (starts, traced) = starts(argument, &at)?;
+    let mut directions: Vec<Tensor> = Vec::new();
+    tangent.leaves(&mut |leaf| {
+        if let Leaf::Tensor(tensor) = leaf {
+            directions.push(tensor.clone());
+        }
+    });
+    if directions.len() != starts.len() {
+        let (op, name, expected) = ("jvp", "tangent", "it has to have as many tensors as the argument");
+        return Err(Error::BadArgument { op, name, value: directions.len().into(), expected, at });
+    }
+    for (start, direction) in starts.iter().zip(&directions) {
+        start.check_seed("jvp", direction, &at)?;
+    }
+    let value = deeper(|| tape::with_enabled(true, || f(&traced)))?;
+    let detached = |value: Tensor| if nested { value } else { value.detach() };
+    if !value.has_tape() {
+        let nothing = value.zeros_like()?;
+        return Ok((detached(value), nothing));
+    }
+    // The gradient by the argument is linear in the cotangent: its own gradient by that is the product.
+    let change = deeper(|| {
+        tape::with_enabled(true, || -> Result<Option<Tensor>> {
+            let cotangent = alias(&value.zeros_like()?, &at)?;
+            let by: Vec<&Tensor> = starts.iter().filter(|t| t.has_tape()).collect();
+            let gradients = value.gradients_at(cotangent.clone(), &by, &at)?;
+            let mut sum: Option<Tensor> = None;
+            for (start, direction) in starts.iter().zip(&directions) {
+                let Some(gradient) = gradients.get(start) else { continue };
+                let part = gradient.mul(direction)?.sum(..)?;
+                sum = Some(match sum {
+                    Some(sum) => sum.add(&part)?,
+                    None => part,
+                });
+            }
+            let Some(sum) = sum.filter(Tensor::has_tape) else { return Ok(None) };
+            let seed = sum.one("jvp", &at)?;
+            let found = tape::with_enabled(nested, || sum.gradients_at(seed, &[&cotangent], &at))?;
+            Ok(found.get(&cotangent).cloned())
+        })
+    })?;
+    let change = change.map_or_else(|| value.zeros_like(), Ok)?;
+    Ok((detached(value), detached(change)))
+}
+
+/// The tensors of an argument as starts of tapes, and the argument made of them.
+fn starts<A: Bundle>(argument: &A, at: &Source) -> Result<(Vec<Tensor>, A)> {
     let (mut starts, mut failure): (Vec<Tensor>, Option<Error>) = (Vec::new(), None);
     let traced = argument.map_tensors(&mut |tensor| {
         let start = if is_differentiable(tensor.dtype()) { alias(tensor, at) } else { Ok(tensor.clone()) };
@@ -62,9 +124,17 @@ fn differentiate<A: Bundle>(f: &dyn Fn(&A) -> Result<Tensor>, argument: &A, at: 
         starts.push(start.clone());
         start
     });
-    if let Some(error) = failure {
-        return Err(error);
+    match failure {
+        Some(error) => Err(error),
+        None => Ok((starts, traced)),
     }
+}
+
+fn differentiate<A: Bundle>(f: &dyn Fn(&A) -> Result<Tensor>, argument: &A, at: &Source) -> Result<(Tensor, A)> {
+    let mut nested = DEPTH.get() > 0;
+    argument.leaves(&mut |leaf| nested |= matches!(leaf, Leaf::Tensor(t) if t.has_tape()));
+    let nested = nested && tape::is_enabled();
+    let (starts, traced) = starts(argument, at)?;
     let value = deeper(|| tape::with_enabled(true, || f(&traced)))?;
     let by: Vec<&Tensor> = starts.iter().filter(|t| t.has_tape()).collect();
     let seed = value.one("grad", at)?;

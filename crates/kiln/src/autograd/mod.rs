@@ -20,10 +20,14 @@
 
 pub(crate) mod backward;
 mod checkpoint;
+mod function;
 mod functions;
+pub(crate) mod linalg;
 
 pub use checkpoint::checkpoint;
-pub use functions::{grad, value_and_grad};
+pub use function::{Forward, Function, apply};
+pub use functions::{grad, jvp, value_and_grad};
+pub use linalg::MatrixNorm;
 
 use crate::tensor::tape::{self, Tape};
 use crate::tensor::tracer;

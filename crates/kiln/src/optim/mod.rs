@@ -29,15 +29,26 @@
 //! training step stays one program; a parameter without a gradient is left unchanged, as are its moments and its count.
 
 mod adam;
+mod adaptive;
 mod clip;
+mod groups;
+mod running;
 mod scaler;
 mod schedule;
+mod scheduler;
 mod sgd;
 
 pub use adam::{Adam, AdamConfig, AdamW};
+pub use adaptive::{Adamax, AdaptiveConfig, NAdam, RAdam};
 pub use clip::clip_grad_norm;
+pub use groups::ParameterGroups;
+pub use running::{Adadelta, AdadeltaConfig, Adagrad, AdagradConfig, RmsProp, RmsPropConfig};
 pub use scaler::GradScaler;
 pub use schedule::{Cosine, Schedule, StepDecay};
+pub use scheduler::{
+    CosineRate, CosineRestarts, ExponentialRate, LinearRate, MultiStepRate, OneCycle, PolynomialRate, RateSchedule,
+    ReduceOnPlateau, Scheduler, StepRate,
+};
 pub use sgd::{Sgd, SgdConfig};
 
 use crate::nn::{Loaded, Module};
@@ -55,6 +66,11 @@ pub trait Optimizer {
 
     /// Returns the learning rate: a variable of one f64.
     fn learning_rate(&self) -> &Var;
+
+    /// Returns the learning rates of all groups of parameters.
+    fn learning_rates(&self) -> Vec<&Var> {
+        vec![self.learning_rate()]
+    }
 
     /// Returns the variables of the optimizer itself.
     fn state(&self) -> &dyn Module;

@@ -39,6 +39,11 @@ type Draw = fn(&mut GraphBuilder, &NodeId, &[Dim], u32, DType) -> Result<NodeId,
 /// The generator of [`Tensor::rand`] and the like. Its first seed is fixed, so that programs repeat unless told otherwise.
 static DEFAULT: LazyLock<Generator> = LazyLock::new(|| Generator::new(0));
 
+/// The generator of methods that take none.
+pub(crate) fn default_generator() -> &'static Generator {
+    &DEFAULT
+}
+
 /// Restarts the process's default generator.
 ///
 /// ```
@@ -261,6 +266,32 @@ impl Tensor {
     #[track_caller]
     pub fn dropout(&self, probability: f64) -> Result<Tensor> {
         DEFAULT.dropout(self, probability)
+    }
+
+    /// Draws from the normal distribution of a mean and a standard deviation, with the default generator.
+    #[track_caller]
+    pub fn normal(mean: f64, deviation: f64, shape: impl Shape, dtype: DType, device: Device) -> Result<Tensor> {
+        DEFAULT.randn(shape, dtype, device)?.mul(deviation)?.add(mean)
+    }
+
+    /// Draws uniformly from low ≤ x < high, with the default generator.
+    #[track_caller]
+    pub fn uniform(low: f64, high: f64, shape: impl Shape, dtype: DType, device: Device) -> Result<Tensor> {
+        DEFAULT.rand(shape, dtype, device)?.mul(high - low)?.add(low)
+    }
+
+    /// Draws 1 with the probability that each element gives and 0 otherwise, with the default generator.
+    ///
+    /// ```
+    /// use kiln::{Device, Tensor};
+    /// let x = Tensor::new([0f32, 1., 1., 0.], Device::Cpu)?;
+    /// assert_eq!(x.bernoulli()?.to_vec::<f32>()?, [0., 1., 1., 0.]);
+    /// # Ok::<(), kiln::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn bernoulli(&self) -> Result<Tensor> {
+        let evenly = DEFAULT.rand(self.sizes(), DType::F32, self.device())?;
+        evenly.lt(self.detach().to_dtype(DType::F32)?)?.to_dtype(self.dtype())
     }
 }
 

@@ -10,6 +10,7 @@ use crate::{DType, Device, Error, Generator, Result, Tensor, Var};
 use kiln_ir::build::{Emit, GraphBuilder};
 use kiln_ir::{NodeId, Op, Source};
 use std::cell::Cell;
+use std::sync::Arc;
 
 /// The value that a traced tensor, which has no memory, stands for.
 #[derive(Debug, Clone, Copy)]
@@ -21,6 +22,9 @@ pub(crate) struct Traced {
     /// Where its memory will be.
     pub(crate) device: Device,
 }
+
+/// What is computed on tensors with memory, and cannot be part of a graph.
+pub(crate) type HostFunction = Arc<dyn Fn(&[Tensor]) -> Result<Vec<Tensor>> + Send + Sync>;
 
 /// Records operations in place of running them. Outside of its capture, every method returns [`Error::Escaped`].
 pub(crate) trait Tracer {
@@ -49,6 +53,9 @@ pub(crate) trait Tracer {
         most: Option<usize>,
         at: &Source,
     ) -> Result<Tensor>;
+
+    /// What `compute` gives for traced tensors with memory, outside of the graph at every call; tapes go through it.
+    fn outside(&self, tensors: &[&Tensor], compute: HostFunction, at: &Source) -> Result<Vec<Tensor>>;
 
     /// Another tensor for the same value, with another tape.
     fn alias(&self, tensor: &Tensor, tape: Option<Tape>, at: &Source) -> Result<Tensor>;
@@ -178,6 +185,12 @@ pub(crate) fn sized_by_data(
     at: &Source,
 ) -> Result<Tensor> {
     ask(at, |tracer| tracer.sized_by_data(tensor, compute, most, at))
+}
+
+/// See [`Tracer::outside`].
+#[cold]
+pub(crate) fn outside(tensors: &[&Tensor], compute: HostFunction, at: &Source) -> Result<Vec<Tensor>> {
+    ask(at, |tracer| tracer.outside(tensors, compute, at))
 }
 
 /// See [`Tracer::alias`]; `None` outside of the capture.

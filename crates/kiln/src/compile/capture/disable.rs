@@ -58,39 +58,57 @@ where
         if !is_active() {
             return (self.f)(arguments);
         }
-        let at = Source::caller();
-        let f = self.f.clone();
-        let template = arguments.map_tensors(&mut |tensor| tensor.clone());
-        let leaves = leaves_of(arguments);
-        let given = tensors_of(&leaves);
-        let (tapes, taped) = part::tapes_of(&given);
-        let (records, line) = (tape::is_enabled(), at.clone());
-        let run = move |tensors: &[Tensor]| {
-            tape::with_enabled(records && tape::is_enabled(), || {
-                let entered = part::entering(tensors, &taped);
-                let mut tensors = entered.iter();
-                let arguments = template.map_tensors(&mut |tensor| tensors.next().unwrap_or(tensor).clone());
-                let value = f(&arguments)?;
-                let rest = plain_bytes(&value);
-                let tensors: Vec<Tensor> = tensors_of(&leaves_of(&value)).into_iter().cloned().collect();
-                part::produce(value, &tensors.iter().collect::<Vec<_>>(), (&entered, &taped), &[], rest, &line)
-            })
-        };
-        let (whole, slot, traced, recording) = with_session(&at, |session| {
-            let from = session.leave(&given, "calls a disabled part", &at)?;
-            let (whole, slot) = session.outside(Arc::new(run), from, &at)?;
-            let Ok(whole) = whole.downcast::<part::Whole<R>>() else {
-                return Err(Error::NotAFunction { at: at.clone() });
-            };
-            // Numbers that it gave may be what it read.
-            session.recording.has_read |= leaves_of(&whole.value).iter().any(Leaf::is_number);
-            let traced = session.entered(&tensors_of(&leaves_of(&whole.value)), slot, &at)?;
-            Ok((whole, slot, traced, session.recording.id))
-        })?;
-        let edges: Edges = tapes.into_iter().map(Some).collect();
-        let mut results = part::on_tape(&whole, traced, slot, Vec::new(), edges, recording).into_iter();
-        Ok(whole.value.map_tensors(&mut |tensor| results.next().unwrap_or_else(|| tensor.clone())))
+        call_outside(self.f.clone(), arguments, &Source::caller())
     }
+}
+
+/// Calls a function that is no part of the graph being captured: see [`disable`].
+pub(super) fn outside<F, A, R>(f: F, arguments: &A, at: &Source) -> Result<R>
+where
+    F: Fn(&A) -> Result<R> + Send + Sync + 'static,
+    A: Bundle + Send + Sync + 'static,
+    R: Bundle + 'static,
+{
+    call_outside(Arc::new(f), arguments, at)
+}
+
+fn call_outside<F, A, R>(f: Arc<F>, arguments: &A, at: &Source) -> Result<R>
+where
+    F: Fn(&A) -> Result<R> + Send + Sync + 'static,
+    A: Bundle + Send + Sync + 'static,
+    R: Bundle + 'static,
+{
+    let at = at.clone();
+    let template = arguments.map_tensors(&mut |tensor| tensor.clone());
+    let leaves = leaves_of(arguments);
+    let given = tensors_of(&leaves);
+    let (tapes, taped) = part::tapes_of(&given);
+    let (records, line) = (tape::is_enabled(), at.clone());
+    let run = move |tensors: &[Tensor]| {
+        tape::with_enabled(records && tape::is_enabled(), || {
+            let entered = part::entering(tensors, &taped);
+            let mut tensors = entered.iter();
+            let arguments = template.map_tensors(&mut |tensor| tensors.next().unwrap_or(tensor).clone());
+            let value = f(&arguments)?;
+            let rest = plain_bytes(&value);
+            let tensors: Vec<Tensor> = tensors_of(&leaves_of(&value)).into_iter().cloned().collect();
+            part::produce(value, &tensors.iter().collect::<Vec<_>>(), (&entered, &taped), &[], rest, &line)
+        })
+    };
+    let (whole, slot, traced, recording) = with_session(&at, |session| {
+        let from = session.leave(&given, "calls a disabled part", &at)?;
+        let (whole, slot) = session.outside(Arc::new(run), from, &at)?;
+        let Ok(whole) = whole.downcast::<part::Whole<R>>() else {
+            return Err(Error::NotAFunction { at: at.clone() });
+        };
+        // Numbers that it gave may be what it read.
+        session.recording.has_read |= leaves_of(&whole.value).iter().any(Leaf::is_number);
+        let traced = session.entered(&tensors_of(&leaves_of(&whole.value)), slot, &at)?;
+        Ok((whole, slot, traced, session.recording.id))
+    })?;
+    let edges: Edges = tapes.into_iter().map(Some).collect();
+    let mut results = part::on_tape(&whole, traced, slot, Vec::new(), edges, recording).into_iter();
+    Ok(whole.value.map_tensors(&mut |tensor| results.next().unwrap_or_else(|| tensor.clone())))
 }
 
 /// All of a result but the elements and sizes of its tensors, as bytes.

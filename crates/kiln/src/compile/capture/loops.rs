@@ -23,6 +23,7 @@ use crate::tensor::tracer::is_active;
 use crate::{DType, Device, Error, Result, Tensor};
 use kiln_ir::build::{Emit, GraphBuilder};
 use kiln_ir::{Dim, Graph, NodeId, Op, Region, Source, TensorType};
+use kiln_passes::Vectorized;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 
@@ -43,6 +44,7 @@ pub struct Scan<C, X, Y> {
 struct Turns<C, X, Y> {
     body: Arc<CompiledBody<(C, X), (C, Y)>>,
     part: Part<(C, X), (C, Y)>,
+    form: Form,
 }
 
 /// Makes a loop over the first axis of tensors: `body` gets what is carried from turn to turn and the next place of each tensor, and
@@ -72,11 +74,30 @@ where
     X: Bundle + Send + Sync + 'static,
     Y: Bundle + Send + Sync + 'static,
 {
+    scan_as(body, Form::Loop)
+}
+
+/// How places along an axis are gone through.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Form {
+    /// One after another.
+    Loop,
+    /// All at once, if nothing is carried from one to the next.
+    Vectorized,
+}
+
+fn scan_as<F, C, X, Y>(body: F, form: Form) -> Scan<C, X, Y>
+where
+    F: Fn(&(C, X)) -> Result<(C, Y)> + Send + Sync + 'static,
+    C: Bundle + Send + Sync + 'static,
+    X: Bundle + Send + Sync + 'static,
+    Y: Bundle + Send + Sync + 'static,
+{
     let body: Body<(C, X), (C, Y)> = Box::new(body);
     let body = Arc::new(compile(body));
     let own = body.clone();
     let part: Body<(C, X), (C, Y)> = Box::new(move |arguments| turns(&own, arguments));
-    let turns = Arc::new(Turns { body, part: disable(part) });
+    let turns = Arc::new(Turns { body, part: disable(part), form });
     let own = turns.clone();
     let whole: Body<(C, X), (C, Y)> = Box::new(move |arguments| own.run(arguments, &Source::caller()));
     Scan { turns, whole: compile(whole) }
@@ -120,7 +141,14 @@ where
             Ok(Some(results))
         };
         let (own, rows) = (tensors_of(&own), tensors_of(&rows));
-        let Some(results) = record_loop(&own, &rows, false, &mut body, at)? else { return Ok(None) };
+        let mut results = None;
+        if self.form == Form::Vectorized && own.is_empty() {
+            results = record_vectorized(&rows, &mut body, at)?;
+        }
+        if results.is_none() {
+            results = record_loop(&own, &rows, false, &mut body, at)?;
+        }
+        let Some(results) = results else { return Ok(None) };
         let mut results = results.into_iter();
         let mut put = |tensor: &Tensor| results.next().unwrap_or_else(|| tensor.clone());
         Ok(last.map(|(now, result)| (now.map_tensors(&mut put), result.map_tensors(&mut put))))
@@ -206,6 +234,43 @@ pub(crate) fn record_loop(
     eager::run(Operation::Op(&op), &operands, device, &write, at).map(Some)
 }
 
+/// Records a function of one place along the first axis of `over` for all places at once. Nothing where it is no graph, or one that has no
+/// form for many.
+fn record_vectorized(over: &[&Tensor], body: Turn<'_>, at: &Source) -> Result<Option<Vec<Tensor>>> {
+    let types: Vec<TensorType> = over.iter().map(|tensor| tensor.ty()).collect();
+    let lengths: Option<Vec<&Dim>> = types.iter().map(|ty| ty.shape.first()).collect();
+    let Some((&size, others)) = lengths.as_ref().and_then(|lengths| lengths.split_first()) else { return Ok(None) };
+    let is_half = types.iter().any(|ty| ty.dtype == DType::I4);
+    if !is_active() || is_half || size.is_zero() || others.iter().any(|other| *other != size) {
+        return Ok(None);
+    }
+    let device = over[0].device();
+    let inputs: Vec<TensorType> = types.iter().map(|ty| TensorType::new(ty.dtype, &ty.shape[1..])).collect();
+    let mut recorded = record_body(inputs.clone(), 0, device, body, at)?;
+    if recorded.is_none() && !tape::is_recorded(over) {
+        // A function that stops gradients (one that computes some itself does) is a graph where none go through it.
+        recorded = tape::with_enabled(false, || record_body(inputs, 0, device, body, at))?;
+        recorded = recorded.filter(|(_, captured)| !tape::is_recorded(&captured.iter().collect::<Vec<_>>()));
+    }
+    let Some((graph, captured)) = recorded else { return Ok(None) };
+    let write = |b: &mut GraphBuilder, operands: &[NodeId]| {
+        let batched = |(number, &node): (usize, &NodeId)| Vectorized { node, is_batched: number < over.len() };
+        let inputs: Vec<Vectorized> = operands.iter().enumerate().map(batched).collect();
+        kiln_passes::vectorize(b, &graph, size, &inputs)
+    };
+    // Whether all of its ops have a form for many is known from a first try.
+    let mut trial = GraphBuilder::new();
+    let operands: Vec<&Tensor> = over.iter().copied().chain(&captured).collect();
+    let nodes: Result<Vec<NodeId>, kiln_ir::Error> = operands.iter().map(|tensor| trial.input(tensor.ty())).collect();
+    if nodes.and_then(|nodes| write(&mut trial, &nodes)).is_err() {
+        return Ok(None);
+    }
+    // A loop that carries nothing may as well go backwards: the key is that of no other operation.
+    let region = Region::new(graph.clone(), size.clone(), 0, over.len(), true);
+    let op = Op::Loop { region: Arc::new(region), result: 0 };
+    eager::run(Operation::Op(&op), &operands, device, &write, at).map(Some)
+}
+
 impl<C, X, Y> Scan<C, X, Y>
 where
     C: Bundle + Send + Sync + 'static,
@@ -258,6 +323,52 @@ where
     #[track_caller]
     pub fn call(&self, over: X) -> Result<Y> {
         Ok(self.rows.call(Vec::new(), over)?.1)
+    }
+}
+
+/// A function of one example for many at once. See [`vmap`].
+pub struct Vmap<X, Y> {
+    examples: Scan<Vec<Tensor>, X, Y>,
+}
+
+/// Makes a function of one example one of many, which lie along the first axis of all its tensors: the graph of the function is written for
+/// all of them, each op with one axis more, instead of being run for one after another. What the function holds is the same for all examples.
+///
+/// A function that cannot be written so (its loops go on until a condition fails, or it is no graph at all) is a [`map`], and gives the same.
+///
+/// ```
+/// use kiln::{DType, Device, Tensor};
+/// let w = Tensor::ones([3, 2], DType::F32, Device::Cpu)?;
+/// // The gradient of each example by itself.
+/// let slope = kiln::vmap(kiln::grad(move |x: &Tensor| x.matmul(&w)?.square()?.sum(..)));
+/// let x = Tensor::arange(6, DType::F32, Device::Cpu)?.reshape([2, 3])?;
+/// assert_eq!(slope.call(x)?.to_vec::<f32>()?, [12., 12., 12., 48., 48., 48.]);
+/// # Ok::<(), kiln::Error>(())
+/// ```
+pub fn vmap<F, X, Y>(f: F) -> Vmap<X, Y>
+where
+    F: Fn(&X) -> Result<Y> + Send + Sync + 'static,
+    X: Bundle + Send + Sync + 'static,
+    Y: Bundle + Send + Sync + 'static,
+{
+    let body = move |(nothing, row): &(Vec<Tensor>, X)| Ok((nothing.clone(), f(row)?));
+    Vmap { examples: scan_as(body, Form::Vectorized) }
+}
+
+impl<X, Y> Vmap<X, Y>
+where
+    X: Bundle + Send + Sync + 'static,
+    Y: Bundle + Send + Sync + 'static,
+{
+    /// Applies the function to all examples.
+    #[track_caller]
+    pub fn call(&self, examples: X) -> Result<Y> {
+        Ok(self.examples.call(Vec::new(), examples)?.1)
+    }
+
+    /// Returns the counters of the function by itself: inside of a compiled function it is a part of that one's programs.
+    pub fn stats(&self) -> super::Stats {
+        self.examples.stats()
     }
 }
 

@@ -238,7 +238,13 @@ pub(super) fn on_tape<R>(
 }
 
 impl CustomGradient for Part {
-    fn gradient(&self, edges: &Edges, cotangents: &[Option<Tensor>], at: &Source) -> Result<Vec<Option<Tensor>>> {
+    fn gradient(
+        &self,
+        _: &Arc<tape::Node>,
+        edges: &Edges,
+        cotangents: &[Option<Tensor>],
+        at: &Source,
+    ) -> Result<Vec<Option<Tensor>>> {
         gradient_of_part(self, edges, cotangents, at)
     }
 }

@@ -1,15 +1,15 @@
 //! The capture under way on a thread, and how tensor code records in it.
 
 use super::driver::Driver;
-use super::part;
 use super::recording::{Break, Recording};
 use super::segment::InputSource;
 use super::tree::BranchGuard;
+use super::{disable, part};
 use crate::tensor::dim;
 use crate::tensor::eager::{self, Operation, Write};
 use crate::tensor::setting::Setting;
 use crate::tensor::tape::{self, Tape};
-use crate::tensor::tracer::{self, Tracer, is_active, paused};
+use crate::tensor::tracer::{self, HostFunction, Tracer, is_active, paused};
 use crate::{DType, Device, Error, Generator, Result, Tensor, Var};
 use kiln_ir::build::Emit;
 use kiln_ir::{Op, Source};
@@ -153,6 +153,11 @@ impl Tracer for SessionTracer {
         at: &Source,
     ) -> Result<Tensor> {
         with_session(at, |session| session.sized_by_data(tensor, compute, most, at))
+    }
+
+    fn outside(&self, tensors: &[&Tensor], compute: HostFunction, at: &Source) -> Result<Vec<Tensor>> {
+        let given: Vec<Tensor> = tensors.iter().map(|&tensor| tensor.clone()).collect();
+        disable::outside(move |tensors: &Vec<Tensor>| compute(tensors), &given, at)
     }
 
     fn alias(&self, tensor: &Tensor, tape: Option<Tape>, at: &Source) -> Result<Tensor> {

@@ -113,6 +113,18 @@ pub(crate) fn composite(
     only(run(Operation::Composite(name, params), operands, device, &write, at)?)
 }
 
+/// Runs a composite with several results.
+pub(crate) fn composites(
+    name: &'static str,
+    params: &[Param],
+    operands: &[&Tensor],
+    write: impl Fn(&mut GraphBuilder, &[NodeId]) -> Result<Vec<NodeId>, kiln_ir::Error>,
+    at: &Source,
+) -> Result<Vec<Tensor>> {
+    let device = operands.first().map_or(Device::default(), |t| t.device());
+    run(Operation::Composite(name, params), operands, device, &write, at)
+}
+
 fn only(mut results: Vec<Tensor>) -> Result<Tensor> {
     Ok(results.swap_remove(0))
 }

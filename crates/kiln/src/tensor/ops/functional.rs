@@ -10,10 +10,10 @@ use kiln_ir::build::{self, AttentionOptions, GraphBuilder, PadMode, RopeStyle};
 use kiln_ir::{NodeId, Op, Source};
 
 /// Writes a function of one value.
-type Write = fn(&mut GraphBuilder, &NodeId) -> Result<NodeId, kiln_ir::Error>;
+pub(super) type Write = fn(&mut GraphBuilder, &NodeId) -> Result<NodeId, kiln_ir::Error>;
 
 impl Tensor {
-    fn activation(
+    pub(super) fn activation(
         &self,
         name: &'static str,
         params: &[Param],

@@ -7,7 +7,7 @@ use kiln_ir::build::{self, Emit, GraphBuilder};
 use kiln_ir::{CompareOp, NodeId, Op, ScatterKind, Source};
 
 impl Tensor {
-    fn expect_index(&self, op: &'static str, at: &Source) -> Result<()> {
+    pub(super) fn expect_index(&self, op: &'static str, at: &Source) -> Result<()> {
         match self.dtype() {
             DType::I32 | DType::I64 => Ok(()),
             got => Err(Error::WrongDType { op, got, expected: "i32 or i64 indices", at: at.clone() }),

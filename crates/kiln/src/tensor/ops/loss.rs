@@ -103,4 +103,159 @@ impl Tensor {
         let write = |b: &mut GraphBuilder, inputs: &[NodeId]| write(b, &inputs[0], &inputs[1], Reduction::Mean);
         eager::composite(op, &[], &[x, target], write, at)
     }
+
+    /// A loss of two values of any shapes that broadcast, reduced.
+    fn reduced_loss(
+        &self,
+        op: &'static str,
+        target: &Tensor,
+        numbers: &[f64],
+        reduction: Reduction,
+        write: impl Fn(&mut GraphBuilder, &NodeId, &NodeId) -> Result<NodeId, kiln_ir::Error>,
+        at: &Source,
+    ) -> Result<Tensor> {
+        self.same_dtype(op, target, at)?;
+        if !self.is_shaped_like(target, at) {
+            let (lhs, rhs) = (self.hint().to_vec(), target.hint().to_vec());
+            return Err(Error::ShapeMismatch { op, lhs, rhs, sizes: None, at: at.clone() });
+        }
+        let mut key: Vec<Param> = numbers.iter().map(|&n| n.into()).collect();
+        key.push((reduction as i64).into());
+        let write = |b: &mut GraphBuilder, inputs: &[NodeId]| {
+            let single = write(b, &inputs[0], &inputs[1])?;
+            reduce(b, &single, reduction)
+        };
+        eager::composite(op, &key, &[self, target], write, at)
+    }
+
+    /// Huber's loss: d²/2 up to a distance of `delta`, delta·(|d| − delta/2) beyond.
+    #[track_caller]
+    pub fn huber_loss(&self, target: &Tensor, delta: f64, reduction: Reduction) -> Result<Tensor> {
+        let write = |b: &mut GraphBuilder, x: &NodeId, y: &NodeId| {
+            let smooth = build::smooth_l1_loss(b, x, y, delta, Reduction::None)?;
+            build::mul_scalar(b, &smooth, delta)
+        };
+        self.reduced_loss("huber_loss", target, &[delta], reduction, write, &Source::caller())
+    }
+
+    /// −(y·ln x + (1 − y)·ln(1 − x)) of probabilities x; each logarithm is −100 at the least.
+    #[track_caller]
+    pub fn binary_cross_entropy(&self, target: &Tensor, reduction: Reduction) -> Result<Tensor> {
+        let write = |b: &mut GraphBuilder, x: &NodeId, y: &NodeId| {
+            let one = build::full_like(b, x, 1.0)?;
+            let (rest, others) = (build::sub(b, &one, x)?, build::sub(b, &one, y)?);
+            let mut sides = Vec::with_capacity(2);
+            for (probability, share) in [(x, y), (&rest, &others)] {
+                let log = build::log(b, probability)?;
+                let log = build::binary_scalar(b, kiln_ir::BinaryOp::Max, &log, -100.0)?;
+                sides.push(build::mul(b, share, &log)?);
+            }
+            let sum = build::add(b, &sides[0], &sides[1])?;
+            build::neg(b, &sum)
+        };
+        self.reduced_loss("binary_cross_entropy", target, &[], reduction, write, &Source::caller())
+    }
+
+    /// Kullback and Leibler's divergence y·(ln y − x) of logarithms x from probabilities y, or from their logarithms.
+    #[track_caller]
+    pub fn kl_div(&self, target: &Tensor, log_target: bool, reduction: Reduction) -> Result<Tensor> {
+        let write = |b: &mut GraphBuilder, x: &NodeId, y: &NodeId| {
+            if log_target {
+                let distance = build::sub(b, y, x)?;
+                let probability = build::exp(b, y)?;
+                return build::mul(b, &probability, &distance);
+            }
+            let own = build::xlogy(b, y, y)?;
+            let crossed = build::mul(b, y, x)?;
+            build::sub(b, &own, &crossed)
+        };
+        self.reduced_loss("kl_div", target, &[log_target as u8 as f64], reduction, write, &Source::caller())
+    }
+
+    /// eˣ − y·x of logarithms of rates x and counts y.
+    #[track_caller]
+    pub fn poisson_nll_loss(&self, target: &Tensor, reduction: Reduction) -> Result<Tensor> {
+        let write = |b: &mut GraphBuilder, x: &NodeId, y: &NodeId| {
+            let (rate, product) = (build::exp(b, x)?, build::mul(b, y, x)?);
+            build::sub(b, &rate, &product)
+        };
+        self.reduced_loss("poisson_nll_loss", target, &[], reduction, write, &Source::caller())
+    }
+
+    /// ln(1 + e^(−y·x)) of scores x and labels y, −1 or 1.
+    #[track_caller]
+    pub fn soft_margin_loss(&self, target: &Tensor, reduction: Reduction) -> Result<Tensor> {
+        let write = |b: &mut GraphBuilder, x: &NodeId, y: &NodeId| {
+            let product = build::mul(b, x, y)?;
+            let negative = build::neg(b, &product)?;
+            build::softplus(b, &negative, 1.0, f64::INFINITY)
+        };
+        self.reduced_loss("soft_margin_loss", target, &[], reduction, write, &Source::caller())
+    }
+
+    /// x of the pairs whose label is 1, max(0, margin − x) of those whose label is −1.
+    #[track_caller]
+    pub fn hinge_embedding_loss(&self, target: &Tensor, margin: f64, reduction: Reduction) -> Result<Tensor> {
+        let write = |b: &mut GraphBuilder, x: &NodeId, y: &NodeId| {
+            let negative = build::neg(b, x)?;
+            let room = build::add_scalar(b, &negative, margin)?;
+            let room = build::relu(b, &room)?;
+            let positive = build::compare_scalar(b, kiln_ir::CompareOp::Gt, y, 0.0)?;
+            build::select(b, &positive, x, &room)
+        };
+        self.reduced_loss("hinge_embedding_loss", target, &[margin], reduction, write, &Source::caller())
+    }
+
+    /// Minus the logarithm of a probability at the targets, this tensor holding logarithms `[n, classes, …]`. Targets of −100 are ignored.
+    #[track_caller]
+    pub fn nll_loss(&self, targets: &Tensor, choices: &CrossEntropy) -> Result<Tensor> {
+        let at = Source::caller();
+        if self.rank() < 2 {
+            let expected = "two axes or more";
+            return Err(Error::WrongRank { op: "nll_loss", shape: self.hint().to_vec(), expected, at });
+        }
+        let ignored = targets.eq(choices.ignore_index)?;
+        let safe = ignored.where_(&targets.zeros_like()?, targets)?;
+        let picked = self.gather(1, &safe.unsqueeze(1)?)?.squeeze(1)?.neg()?;
+        let share = ignored.logical_not()?.to_dtype(self.dtype())?;
+        let share = match &choices.weight {
+            Some(weight) => share.mul(&weight.take(&safe)?)?,
+            None => share,
+        };
+        let losses = ignored.where_(0.0, &picked.mul(&share)?)?;
+        match choices.reduction {
+            Reduction::None => Ok(losses),
+            Reduction::Sum => losses.sum(..),
+            Reduction::Mean => losses.sum(..)?.div(&share.sum(..)?),
+        }
+    }
+
+    /// max(0, d(self, positive) − d(self, negative) + margin) with distances of the p-norm over the last axis, reduced.
+    #[track_caller]
+    pub fn triplet_margin_loss(
+        &self,
+        positive: &Tensor,
+        negative: &Tensor,
+        margin: f64,
+        p: f64,
+        reduction: Reduction,
+    ) -> Result<Tensor> {
+        let near = self.pairwise_distance(positive, p, 1e-6)?;
+        let far = self.pairwise_distance(negative, p, 1e-6)?;
+        let losses = near.sub(&far)?.add(margin)?.relu()?;
+        match reduction {
+            Reduction::None => Ok(losses),
+            Reduction::Sum => losses.sum(..),
+            Reduction::Mean => losses.mean(..),
+        }
+    }
+}
+
+fn reduce(b: &mut GraphBuilder, x: &NodeId, reduction: Reduction) -> Result<NodeId, kiln_ir::Error> {
+    let axes: Vec<usize> = (0..build::Emit::ty(b, x).rank()).collect();
+    match reduction {
+        Reduction::None => Ok(*x),
+        Reduction::Sum => build::sum(b, x, &axes, false),
+        Reduction::Mean => build::mean(b, x, &axes, false),
+    }
 }

@@ -26,7 +26,7 @@ impl Tensor {
         eager::composite("matmul", &[], &[x, y], write, &at)
     }
 
-    fn check_product(&self, op: &'static str, other: &Tensor, at: &Source) -> Result<()> {
+    pub(super) fn check_product(&self, op: &'static str, other: &Tensor, at: &Source) -> Result<()> {
         self.same_dtype(op, other, at)?;
         for side in [self, other] {
             if side.rank() == 0 {
@@ -252,10 +252,7 @@ impl Tensor {
             return Err(Error::WrongRank { op, shape: self.hint().to_vec(), expected, at: at.clone() });
         }
         let x = self.autocast(op, at)?;
-        let built = options.build();
-        let lists = [&built.size, &built.stride, &built.padding, &built.dilation];
-        let mut key: Vec<Param> = lists.iter().map(|&list| list.into()).collect();
-        key.extend([options.ceil.into(), options.count_padding.into()]);
+        let (built, key) = options.keyed();
         let write = |b: &mut GraphBuilder, inputs: &[NodeId]| write(b, &inputs[0], &built);
         eager::composite(op, &key, &[&x], write, at)
     }
@@ -385,6 +382,15 @@ impl<const N: usize> Pool<N> {
     /// Makes adjacent windows without padding.
     pub fn new(size: [usize; N]) -> Pool<N> {
         Pool { size, stride: size, padding: [0; N], dilation: [1; N], ceil: false, count_padding: true }
+    }
+
+    /// The windows as a graph has them, and as the key of an operation.
+    pub(super) fn keyed(&self) -> (PoolOptions, Vec<Param>) {
+        let built = self.build();
+        let lists = [&built.size, &built.stride, &built.padding, &built.dilation];
+        let mut key: Vec<Param> = lists.iter().map(|&list| list.into()).collect();
+        key.extend([self.ceil.into(), self.count_padding.into()]);
+        (built, key)
     }
 
     fn build(&self) -> PoolOptions {

@@ -90,11 +90,17 @@ pub(crate) enum Kind {
     Custom(Box<dyn CustomGradient>),
 }
 
-/// The gradient of an operation that has no [`Rule`]: of a disabled part of a function being captured, which is computed at every
-/// call, as the part itself is.
+/// The gradient of an operation that has no [`Rule`]: of a function with a gradient of its own, or of a disabled part of a function being
+/// captured, which is computed at every call, as the part itself is.
 pub(crate) trait CustomGradient: Send + Sync {
-    /// The cotangents of what the operation depends on, one for each edge, given those of its results.
-    fn gradient(&self, edges: &Edges, cotangents: &[Option<Tensor>], at: &Source) -> Result<Vec<Option<Tensor>>>;
+    /// The cotangents of what the operation, which is this node, depends on, one for each edge, given those of its results.
+    fn gradient(
+        &self,
+        node: &Arc<Node>,
+        edges: &Edges,
+        cotangents: &[Option<Tensor>],
+        at: &Source,
+    ) -> Result<Vec<Option<Tensor>>>;
 }
 
 impl Node {

@@ -1,0 +1,166 @@
+//! Functions with gradients of their own, and hooks: eager and inside of compiled functions.
+
+use kiln::{Device, Forward, Function, Result, Tensor, Var};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// eˣ by its result, with a gradient that is three times too large, so that a derived one is noticed.
+struct Steep;
+
+impl Function for Steep {
+    fn forward(&self, operands: &[Tensor]) -> Result<Forward> {
+        let y = operands[0].exp()?;
+        Ok(Forward { results: vec![y.clone()], saved: vec![y] })
+    }
+
+    fn backward(&self, saved: &[Tensor], cotangents: &[Option<Tensor>]) -> Result<Vec<Option<Tensor>>> {
+        match &cotangents[0] {
+            Some(cotangent) => Ok(vec![Some(cotangent.mul(&saved[0])?.mul(3.0)?)]),
+            None => Ok(vec![None]),
+        }
+    }
+}
+
+fn steep(x: &Tensor) -> Result<Tensor> {
+    Ok(kiln::apply(Steep, &[x])?.remove(0))
+}
+
+fn input() -> Tensor {
+    Tensor::new([0f64, 1.0], Device::Cpu).unwrap()
+}
+
+fn close(got: &Tensor, expected: [f64; 2]) {
+    let expected = Tensor::new(expected, Device::Cpu).unwrap();
+    assert!(got.allclose(&expected, 1e-12, 0.0).unwrap(), "{got} for {expected}");
+}
+
+const E: f64 = std::f64::consts::E;
+
+#[test]
+fn a_given_gradient_is_used_also_for_the_gradient_of_a_gradient() -> Result<()> {
+    let x = input().requires_grad();
+    let slope = steep(&x)?.sum(..)?.gradients_on_tape(&[&x])?.get(&x).unwrap().clone();
+    close(&slope, [3.0, 3.0 * E]);
+    // The slope is three times the result, whose own gradient is given again.
+    close(slope.sum(..)?.gradients(&[&x])?.get(&x).unwrap(), [9.0, 9.0 * E]);
+    Ok(())
+}
+
+#[test]
+fn it_is_used_in_a_compiled_function_whoever_asks_for_gradients() -> Result<()> {
+    // Outside of the function.
+    let fast = kiln::compile(|x: &Tensor| steep(&x.mul(2.0)?)?.mul(0.5));
+    let x = input().requires_grad();
+    for _ in 0..3 {
+        let y = fast.call(&x)?;
+        close(y.sum(..)?.gradients(&[&x])?.get(&x).unwrap(), [3.0, 3.0 * E * E]);
+    }
+    // Inside of it.
+    let inside = kiln::compile(kiln::grad(|x: &Tensor| steep(x)?.square()?.sum(..)));
+    for _ in 0..3 {
+        close(&inside.call(&input())?, [6.0, 6.0 * E * E]);
+    }
+    // Of a variable.
+    let w = Var::new(&input()).requires_grad(true);
+    let held = w.clone();
+    let step = kiln::compile(move |_: &Tensor| {
+        held.zero_grad();
+        steep(&held.get())?.sum(..)?.backward()
+    });
+    for _ in 0..3 {
+        step.call(&input())?;
+        close(&w.grad().unwrap(), [3.0, 3.0 * E]);
+    }
+    Ok(())
+}
+
+#[test]
+fn without_gradients_it_is_part_of_the_graph() -> Result<()> {
+    let fast = kiln::compile(|x: &Tensor| steep(&x.mul(2.0)?)?.neg());
+    for _ in 0..3 {
+        close(&fast.call(&input())?, [-1.0, -E * E]);
+    }
+    let stats = fast.stats();
+    assert_eq!((stats.compiles, stats.breaks), (1, 0));
+    Ok(())
+}
+
+#[test]
+fn a_hook_sees_each_gradient_and_may_replace_it() -> Result<()> {
+    let seen = Arc::new(AtomicUsize::new(0));
+    let count = seen.clone();
+    let watched = move |x: &Tensor| -> Result<Tensor> {
+        let count = count.clone();
+        let y = x.mul(2.0)?.with_hook(move |gradient| {
+            count.fetch_add(1, Ordering::Relaxed);
+            Ok(Some(gradient.mul(10.0)?))
+        })?;
+        y.square()?.sum(..)
+    };
+    let slope = kiln::grad(watched.clone());
+    close(&slope(&Tensor::new([1f64, 2.0], Device::Cpu)?)?, [80.0, 160.0]);
+    assert_eq!(seen.load(Ordering::Relaxed), 1);
+    let fast = kiln::compile(kiln::grad(watched));
+    for _ in 0..3 {
+        close(&fast.call(&Tensor::new([1f64, 2.0], Device::Cpu)?)?, [80.0, 160.0]);
+    }
+    assert!(seen.load(Ordering::Relaxed) >= 4);
+    Ok(())
+}
+
+#[test]
+fn too_few_cotangents_are_an_error() {
+    struct Forgetful;
+    impl Function for Forgetful {
+        fn name(&self) -> &'static str {
+            "forgetful"
+        }
+        fn forward(&self, operands: &[Tensor]) -> Result<Forward> {
+            Ok(Forward { results: vec![operands[0].clone()], saved: vec![] })
+        }
+        fn backward(&self, _: &[Tensor], _: &[Option<Tensor>]) -> Result<Vec<Option<Tensor>>> {
+            Ok(vec![])
+        }
+    }
+    let x = input().requires_grad();
+    let y = kiln::apply(Forgetful, &[&x]).unwrap().remove(0);
+    let error = y.sum(..).unwrap().gradients(&[&x]).err().unwrap().to_string();
+    assert!(error.contains("forgetful: backward = 0"), "{error}");
+}
+
+/// Against differences, of functions over every kind of operation that a model has, and of a function with a gradient of its own.
+#[test]
+fn forward_derivatives_agree_with_differences() -> Result<()> {
+    type F = fn(&(Tensor, Tensor)) -> Result<Tensor>;
+    let functions: [F; 5] = [
+        |(x, w)| x.matmul(w)?.tanh()?.softmax(-1),
+        |(x, w)| x.layer_norm(1, None, None, 1e-5)?.matmul(&w.exp()?)?.cumsum(0),
+        |(x, w)| x.mul(x)?.sum(..)?.mul(w.sin()?),
+        |(x, w)| {
+            x.matmul(w)?.transpose(0, 1)?.matmul(x)?.add(&Tensor::eye(4, x.dtype(), Device::Cpu)?.mul(9.0)?)?.inverse()
+        },
+        |(x, _)| x.gelu()?.amax(1)?.logsumexp(..),
+    ];
+    let of = |seed: f64, shape: [usize; 2]| -> Result<Tensor> {
+        let count = shape[0] * shape[1];
+        Tensor::arange(count, kiln::DType::F64, Device::Cpu)?.mul(1.7)?.add(seed)?.sin()?.reshape(shape)
+    };
+    for (number, f) in functions.into_iter().enumerate() {
+        let (x, w) = (of(0.3, [4, 4])?, of(1.1, [4, 4])?);
+        let (dx, dw) = (of(2.0, [4, 4])?, of(5.0, [4, 4])?);
+        let step = 1e-6;
+        let moved = |way: f64| -> Result<Tensor> { f(&(x.add(dx.mul(way)?)?, w.add(dw.mul(way)?)?)) };
+        let wanted = moved(step)?.sub(moved(-step)?)?.div(2.0 * step)?;
+        let (value, change) = kiln::jvp(f, &(x.clone(), w.clone()), &(dx.clone(), dw.clone()))?;
+        assert!(value.allclose(&f(&(x.clone(), w.clone()))?, 1e-12, 1e-12)?);
+        assert!(change.allclose(&wanted, 1e-6, 1e-7)?, "{number}: {change} for {wanted}");
+        let fast = kiln::compile(move |(x, w, dx, dw): &(Tensor, Tensor, Tensor, Tensor)| {
+            Ok(kiln::jvp(f, &(x.clone(), w.clone()), &(dx.clone(), dw.clone()))?.1)
+        });
+        let compiled = fast.call(&(x, w, dx, dw))?;
+        assert!(compiled.allclose(&wanted, 1e-6, 1e-7)?, "{number} compiled: {compiled} for {wanted}");
+    }
+    let (_, change) = kiln::jvp(steep, &input(), &Tensor::new([1f64, 2.0], Device::Cpu)?)?;
+    close(&change, [3.0, 6.0 * E]);
+    Ok(())
+}
