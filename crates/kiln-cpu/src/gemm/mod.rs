@@ -40,7 +40,7 @@ mod tests;
 mod transpose;
 mod windows;
 
-pub use direct::{Direct, WindowAxis};
+pub use direct::{Direct, Gradient, WindowAxis};
 pub(crate) use pack::pack_rows;
 pub use packed::{PackedB, Panels};
 pub use quantised::BlockMatrix;

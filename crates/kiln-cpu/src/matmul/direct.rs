@@ -16,9 +16,9 @@ use kiln_runtime::{LaunchError, RawBuffer};
 const MOST_STRIDE: isize = 8;
 
 /// A linear expression with its coefficient along the groups.
-struct Grouped {
-    group: Dim,
-    rest: Dim,
+pub(super) struct Grouped {
+    pub group: Dim,
+    pub rest: Dim,
 }
 
 impl Grouped {
@@ -41,22 +41,22 @@ pub(super) struct DirectConvolution {
 }
 
 /// Pixels under windows.
-struct WindowParts {
-    buffer: usize,
-    dtype: DType,
-    first: Grouped,
+pub(super) struct WindowParts {
+    pub buffer: usize,
+    pub dtype: DType,
+    pub first: Grouped,
     /// Size and stride of each summed axis, and of each axis of results.
-    summed: Vec<(Dim, Dim)>,
-    places: Vec<(Dim, Dim)>,
-    guards: Vec<GuardParts>,
+    pub summed: Vec<(Dim, Dim)>,
+    pub places: Vec<(Dim, Dim)>,
+    pub guards: Vec<GuardParts>,
 }
 
-struct GuardParts {
-    summed: Vec<Dim>,
-    places: Vec<Dim>,
-    start: Dim,
-    low: Dim,
-    high: Dim,
+pub(super) struct GuardParts {
+    pub summed: Vec<Dim>,
+    pub places: Vec<Dim>,
+    pub start: Dim,
+    pub low: Dim,
+    pub high: Dim,
 }
 
 /// Weights in memory.
@@ -179,7 +179,7 @@ impl DirectConvolution {
     }
 }
 
-fn window_parts(load: &WindowLoad, groups: Option<&Axis>) -> Option<WindowParts> {
+pub(super) fn window_parts(load: &WindowLoad, groups: Option<&Axis>) -> Option<WindowParts> {
     let pair = |sizes: &[Dim], strides: &[Dim]| sizes.iter().cloned().zip(strides.iter().cloned()).collect();
     let guard = |range: &super::windows::Range| {
         let moves = |dim: &Dim| groups.is_some_and(|axis| dim.contains(axis.var));
@@ -213,27 +213,27 @@ fn weight_parts(load: &PlainLoad, groups: Option<&Axis>) -> Option<WeightParts> 
 }
 
 /// A guard in numbers.
-struct Guarded {
-    summed: Vec<isize>,
-    places: Vec<isize>,
-    start: isize,
-    length: isize,
+pub(super) struct Guarded {
+    pub summed: Vec<isize>,
+    pub places: Vec<isize>,
+    pub start: isize,
+    pub length: isize,
 }
 
 /// What each axis of a product is for a convolution.
-struct Windowed {
+pub(super) struct Windowed {
     /// Number and stride.
-    images: (usize, isize),
-    channels: (usize, isize),
-    weight_channel: isize,
-    row_stride: isize,
-    y: WindowAxis,
-    x: WindowAxis,
+    pub images: (usize, isize),
+    pub channels: (usize, isize),
+    pub weight_channel: isize,
+    pub row_stride: isize,
+    pub y: WindowAxis,
+    pub x: WindowAxis,
 }
 
 impl Windowed {
     /// `None` unless results are `[images,] [rows,] pixels`, and each axis of the sum is the taps of one of the last two or channels.
-    fn of(
+    pub fn of(
         summed: &[(usize, isize)],
         places: &[(usize, isize)],
         guards: &[Guarded],

@@ -10,6 +10,8 @@
 //! A tile has several rows where a group has few results (depthwise convolutions): rows read the same pixels. Otherwise its lanes run
 //! over the ends of rows, through the few elements between them that are no results, and these are left out afterwards.
 
+mod gradient;
+mod gradient_kernel;
 mod kernel;
 mod planes;
 
@@ -20,18 +22,21 @@ use super::{GemmError, part};
 use crate::features::Isa;
 use crate::pool;
 use half::{bf16, f16};
+pub use gradient::Gradient;
+pub(in crate::gemm) use gradient_kernel::GradientShape;
 pub(in crate::gemm) use kernel::Shape;
 use kernel::{DirectFn, Layout, Taps, lanes, registers};
 use kiln_ir::DType;
-use planes::RowCopy;
+use planes::{RowCopy, Rows};
 use std::ops::Range;
 
 /// Results a group from which on lanes run over the ends of rows.
 const FLAT_OUTPUTS: usize = 4;
 /// The most results of a tile.
 const MOST_OUTPUTS: usize = 8;
-/// The most rows of a tile.
+/// The most rows of a tile, and of one that keeps the weights of a column of taps.
 const MOST_ROWS: usize = 8;
+const MOST_COLUMN_ROWS: usize = 24;
 /// Bytes of a block's planes: of one channel, in the first level, and of several, in the second.
 const CHANNEL_BYTES: usize = 20 << 10;
 const PLANE_BYTES: usize = 160 << 10;
@@ -169,9 +174,18 @@ impl Direct {
             let each = vectors.div_ceil(vectors.div_ceil(if self.isa == Isa::Avx512 { 4 } else { 2 }));
             let per_row = each * tall;
             let kept = all.saturating_sub(each + self.y.taps * self.x.taps * tall) / per_row;
-            let most = if kept >= 4 { kept } else { (all - each - 1) / per_row }.clamp(1, MOST_ROWS).min(smallest);
+            // Weights of one column of taps at a time, or one weight.
+            let column = all.saturating_sub(each + self.y.taps * tall) / per_row;
+            let (most, limit) = match () {
+                () if kept >= 4 => (kept, MOST_ROWS),
+                () if column >= 4 => (column, MOST_COLUMN_ROWS),
+                () => ((all - each - 1) / per_row, MOST_ROWS),
+            };
+            let most = most.clamp(1, limit).min(smallest);
             let rows = smallest.div_ceil(smallest.div_ceil(most));
-            (rows, each, vectors.div_ceil(each) * each * vector, each * vector)
+            // Where a tile has whole rows, each overwrites what the one before it left beyond its end.
+            let pitch = if vectors == each { self.x.places } else { vectors.div_ceil(each) * each * vector };
+            (rows, each, pitch, each * vector)
         };
         if !shape(tall, rows, vectors).fits() {
             return Ok(None);
@@ -358,28 +372,55 @@ impl Direct {
 
     /// Fills the planes of a group, for a block of rows.
     unsafe fn fill(&self, plan: &Plan, image: usize, group: usize, rows: &Range<usize>, to: *mut f32, plane: usize) {
-        let size = (self.image_dtype.size_in_bits() / 8) as isize;
         let first = image as isize * self.image_stride + group as isize * self.group_stride - self.x.start;
         let count = rows.len() + plan.plane_rows - self.y.places.div_ceil(plan.blocks);
-        let mut at = to;
         for channel in 0..self.channels {
-            let channel = first + channel as isize * self.channel_stride;
-            for &phase in &plan.phases.0 {
-                for copy in &plan.copies {
-                    for row in 0..count {
-                        let y = (phase + (rows.start + row) * self.y.stride) as isize;
-                        let inside = (0..self.y.length).contains(&(self.y.start + y));
-                        let from = (channel + y * self.row_stride) * size;
-                        // SAFETY: rows inside the image are readable. Rows are filled in the order of memory, so that lanes beyond one are
-                        // overwritten or slack.
-                        unsafe {
-                            let from = inside.then(|| self.image.wrapping_offset(from));
-                            copy.copy(from, at.add(row * plan.pitch));
-                        }
-                    }
-                    // SAFETY: one plane further.
-                    at = unsafe { at.add(plane) };
-                }
+            // SAFETY: the caller's promise; planes of one channel after those of the other.
+            unsafe {
+                let offset = first + channel as isize * self.channel_stride;
+                let at = to.add(channel * plan.phases.0.len() * plan.phases.1.len() * plane);
+                self.fill_channel(offset, &plan.phases.0, &plan.copies, plan.pitch, rows.start, count, at, plane);
+            }
+        }
+    }
+
+    /// Fills the planes of a channel that begins `offset` elements from the image's first: `count` rows from the window of row `first` of the
+    /// results on, `pitch` elements apart, planes `plane` elements apart.
+    #[allow(clippy::too_many_arguments)]
+    unsafe fn fill_channel(
+        &self,
+        offset: isize,
+        phases: &[usize],
+        copies: &[RowCopy],
+        pitch: usize,
+        first: usize,
+        count: usize,
+        mut to: *mut f32,
+        plane: usize,
+    ) {
+        let size = (self.image_dtype.size_in_bits() / 8) as isize;
+        for &phase in phases {
+            for copy in copies {
+                // Row `i` of the plane is row `start + i·stride` of the image.
+                let y = (phase + first * self.y.stride) as isize;
+                let start = self.y.start + y;
+                let rows_below = |limit: isize| {
+                    let rows = (limit - start + self.y.stride as isize - 1).div_euclid(self.y.stride as isize);
+                    rows.clamp(0, count as isize) as usize
+                };
+                let inside = rows_below(0)..rows_below(self.y.length).max(rows_below(0));
+                let rows = Rows {
+                    first: self.image.wrapping_offset((offset + y * self.row_stride) * size),
+                    step: self.y.stride as isize * self.row_stride * size,
+                    inside,
+                    count,
+                    pitch,
+                };
+                // SAFETY: rows inside the image are readable. Rows are filled in the order of memory, so that lanes beyond one are
+                // overwritten or slack.
+                unsafe { copy.copy_rows(rows, to) };
+                // SAFETY: one plane further.
+                to = unsafe { to.add(plane) };
             }
         }
     }

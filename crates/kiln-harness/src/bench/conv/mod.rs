@@ -1,7 +1,8 @@
-//! `kiln bench conv`: convolutions of networks, compiled against eager Kiln, PyTorch eager and torch.compile. A row that takes
+//! `kiln bench conv`: convolutions of networks, and what they do with images beside them, compiled against eager Kiln, PyTorch eager and torch.compile. A row that takes
 //! longer compiled than eager fails the command.
 
 mod cases;
+mod images;
 
 use super::clock::Timing;
 use super::outputs::Outputs;
@@ -9,7 +10,7 @@ use super::peer::TorchPeer;
 use super::record::{Record, Subject};
 use super::turns::{self, Own};
 use super::{Arguments, report};
-use cases::Case;
+use cases::Work;
 use kiln::{CompiledGraph, Device, Tensor};
 use kiln_ir::Graph;
 use kiln_terminal::failure::{Failure, Outcome};
@@ -21,7 +22,7 @@ const SLOWER: f64 = 1.15;
 
 /// One measured case.
 struct Row {
-    case: Case,
+    work: Work,
     kernels: usize,
     kiln: Timing,
     eager: Timing,
@@ -38,8 +39,9 @@ pub fn run(arguments: &Arguments, outputs: &mut Outputs, threads: &[usize], mut 
         "case", "T", "ker", "min", "GFLOP/s", "eager", "torch", "t.comp"
     );
     let mut rows = Vec::new();
-    for case in cases::all(threads).into_iter().filter(|case| case.name().contains(&arguments.filter)) {
-        let row = measure(case, peer.as_mut(), arguments)?;
+    let works = cases::all(threads).into_iter().map(Work::from).chain(images::all(threads));
+    for work in works.filter(|work| work.name.contains(&arguments.filter)) {
+        let row = measure(work, peer.as_mut(), arguments)?;
         line(&row);
         rows.push(row);
     }
@@ -55,20 +57,20 @@ pub fn run(arguments: &Arguments, outputs: &mut Outputs, threads: &[usize], mut 
     }
     arguments.write(outputs, rows.iter().flat_map(|row| records(row, version.as_deref())).collect())?;
     let slower = |row: &&Row| row.kiln.min > row.eager.min * SLOWER;
-    match rows.iter().filter(slower).map(|row| row.case.name()).collect::<Vec<_>>() {
+    match rows.iter().filter(slower).map(|row| row.work.name.clone()).collect::<Vec<_>>() {
         names if names.is_empty() => Ok(()),
         names => Err(Failure::new(format!("slower compiled than eager: {}", names.join("; "))).into()),
     }
 }
 
-fn measure(case: Case, peer: Option<&mut TorchPeer>, arguments: &Arguments) -> Result<Row, Box<dyn std::error::Error>> {
-    kiln_cpu::pool::set_threads(case.threads);
-    let graph = case.graph()?;
+fn measure(work: Work, peer: Option<&mut TorchPeer>, arguments: &Arguments) -> Result<Row, Box<dyn std::error::Error>> {
+    kiln_cpu::pool::set_threads(work.threads);
+    let graph = (work.graph)()?;
     let inputs = inputs(&graph)?;
     let compiled = CompiledGraph::new(&graph, &[], &Default::default())?;
     compiled.run(&inputs)?;
     let modes: &[&str] = if arguments.no_torch_compile { &["eager"] } else { &["eager", "compile"] };
-    let peer = turns::Peer::setup(peer, case.to_json(), case.threads, modes);
+    let peer = turns::Peer::setup(peer, work.json.clone(), work.threads, modes);
     let own = [Own::new(|| compiled.run(&inputs)), Own::new(|| kiln::run_eagerly(&graph, &inputs))];
     let ([kiln, eager], mut torch) = turns::take(arguments, own, peer)?;
     Ok(Row {
@@ -79,7 +81,7 @@ fn measure(case: Case, peer: Option<&mut TorchPeer>, arguments: &Arguments) -> R
         torch_compile: torch.timing(1),
         torch_first: torch.first(1),
         peer_error: torch.error,
-        case,
+        work,
     })
 }
 
@@ -103,11 +105,11 @@ fn line(row: &Row) {
         |other: &Option<Timing>| other.as_ref().map_or("–".to_owned(), |t| format!("{:.2}", t.min / row.kiln.min));
     print!(
         "{:<58} {:>2} {:>4} {:>8.1}µs {:>8.1} {:>7.2} {:>7} {:>7}",
-        row.case.name(),
-        row.case.threads,
+        row.work.name.clone(),
+        row.work.threads,
         row.kernels,
         row.kiln.min * 1e6,
-        row.case.operations() / row.kiln.min / 1e9,
+        row.work.operations / row.kiln.min / 1e9,
         row.eager.min / row.kiln.min,
         ratio(&row.torch_eager),
         ratio(&row.torch_compile),
@@ -121,17 +123,17 @@ fn line(row: &Row) {
 fn records(row: &Row, version: Option<&str>) -> Vec<Record> {
     let subject = Subject {
         what: "conv".into(),
-        model: row.case.name(),
+        model: row.work.name.clone(),
         device: "cpu".into(),
         dtype: "f32".into(),
-        batch: row.case.x[0],
+        batch: row.work.batch,
         prompt: 0,
-        threads: row.case.threads,
+        threads: row.work.threads,
         tokens_a_call: 0,
     };
     let mut kiln = Record::timed(&subject, "kiln", "default", &row.kiln);
     kiln.launches = Some(row.kernels as u64);
-    kiln.extra = json!({"case": row.case.to_json(), "peer_error": row.peer_error});
+    kiln.extra = json!({"case": row.work.json, "peer_error": row.peer_error});
     let mut records = vec![Record::timed(&subject, "kiln", "eager", &row.eager), kiln];
     let modes = [("eager", row.torch_eager.as_ref()), ("default", row.torch_compile.as_ref())].into_iter();
     records.extend(Record::of_torch(&subject, modes, row.torch_first, version, row.peer_error.as_deref()));
