@@ -86,7 +86,13 @@ impl DirectConvolution {
             }
             let groups = body.batch.first();
             let outputs: Dim = sides.rows.iter().map(|axis| &axis.size).product();
-            let few = outputs.as_const().is_some_and(|n| usize::try_from(n).is_ok_and(Direct::is_for));
+            let summed: Dim = body.k.iter().map(|axis| &axis.size).product();
+            let known = |dim: &Dim| dim.as_const().and_then(|n| usize::try_from(n).ok());
+            let few = known(&outputs).is_some_and(|n| {
+                // Windows have axes of their own in a sum over channels.
+                let summed = if body.k.len() > 1 { known(&summed) } else { None };
+                Direct::is_for(n, summed.unwrap_or(usize::MAX))
+            });
             let floats = matches!(weights.dtype, DType::F32 | DType::Bf16 | DType::F16);
             if !few || !floats || outputs.is_zero() {
                 return None;
@@ -152,6 +158,10 @@ impl DirectConvolution {
         let (summed, places) = (pairs(&self.image.summed)?, pairs(&self.image.places)?);
         let element = number(&self.weights.element)?;
         let Some(windows) = Windowed::of(&summed, &places, &guards, element) else { return Ok(None) };
+        // Pixels further apart are not copied by vectors, and take longer than they save where there are many results.
+        if windows.x.stride > 2 && known.size(&self.outputs)? > Direct::FEW_OUTPUTS {
+            return Ok(None);
+        }
         let size = |dtype: DType| (dtype.size_in_bits() / 8) as isize;
         let image = number(&self.image.first.rest)? * size(self.image.dtype);
         let weights = number(&self.weights.first.rest)? * size(self.weights.dtype);

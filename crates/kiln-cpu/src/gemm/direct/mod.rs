@@ -143,9 +143,12 @@ struct Plan {
 }
 
 impl Direct {
-    /// Whether groups of so many results are better computed directly.
-    pub fn is_for(outputs: usize) -> bool {
-        outputs <= MOST_DIRECT_OUTPUTS
+    /// The most results of a group for which planes are better than panels of unfolded pixels, however long the sums are.
+    pub const FEW_OUTPUTS: usize = 16;
+
+    /// Whether groups of so many results, each the sum of so many products, are better computed directly.
+    pub fn is_for(outputs: usize, summed: usize) -> bool {
+        outputs <= Direct::FEW_OUTPUTS || summed <= FEW_SUMMED && outputs <= MOST_STEM_OUTPUTS
     }
 
     fn plan(&self) -> Result<Option<Plan>, GemmError> {
@@ -157,6 +160,10 @@ impl Direct {
         let row_bytes = self.channels * phases.0.len() * phases.1.len() * pitch * size_of::<f32>();
         let most = if self.channels == 1 { CHANNEL_BYTES } else { PLANE_BYTES };
         let most_rows = (most / row_bytes).saturating_sub(y.reach()).max(MOST_ROWS.min(self.y.places));
+        let most_rows = match self.outputs > Direct::FEW_OUTPUTS {
+            true => most_rows.min((RESULT_BYTES / (self.outputs * pitch * size_of::<f32>())).max(1)),
+            false => most_rows,
+        };
         let blocks = self.y.places.div_ceil(most_rows);
         let (largest, smallest) = (self.y.places.div_ceil(blocks), self.y.places / blocks);
         let most_outputs = if self.isa == Isa::Avx512 { MOST_OUTPUTS } else { MOST_OUTPUTS / 2 };
@@ -426,8 +433,11 @@ impl Direct {
     }
 }
 
-/// The most results of a group for which planes are better than panels of unfolded pixels.
-const MOST_DIRECT_OUTPUTS: usize = 16;
+/// The most results of a group where sums are so short that packing pixels takes longer than multiplying them: the first convolution of a network.
+const MOST_STEM_OUTPUTS: usize = 96;
+const FEW_SUMMED: usize = 192;
+/// Bytes of a block's results, where there are many.
+const RESULT_BYTES: usize = 256 << 10;
 
 /// Moves rows of `width` elements, `pitch` apart, together.
 unsafe fn close_up(isa: Isa, data: *mut f32, rows: usize, pitch: usize, width: usize) {

@@ -1,7 +1,7 @@
 //! What networks do with images beside convolutions: pooling, resizing and norms, alone and with their gradients.
 
 use super::cases::Work;
-use kiln_ir::build::{self, Emit, Filter, GraphBuilder, PoolOptions, ResampleOptions};
+use kiln_ir::build::{self, Filter, GraphBuilder, PoolOptions, ResampleOptions};
 use kiln_ir::{DType, Dim, Error, Graph, NodeId, TensorType};
 use kiln_passes::{DifferentiateOptions, Seeds, differentiate};
 use serde_json::json;
@@ -68,7 +68,7 @@ fn apply(b: &mut GraphBuilder, kind: &str, x: &NodeId, shape: &[usize]) -> Resul
         padding: vec![padding; 2],
         ..PoolOptions::new(&[size, size])
     };
-    let mut channels = |b: &mut GraphBuilder| b.input(TensorType::fixed(DType::F32, &shape[1..2]));
+    let channels = |b: &mut GraphBuilder| b.input(TensorType::fixed(DType::F32, &shape[1..2]));
     Ok(match kind {
         "max pool 3×3 s2" => build::max_pool(b, x, &pool(3, 2, 1))?,
         "max pool 2×2" => build::max_pool(b, x, &pool(2, 2, 0))?,

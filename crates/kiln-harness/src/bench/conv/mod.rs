@@ -12,7 +12,7 @@ use super::turns::{self, Own};
 use super::{Arguments, report};
 use cases::Work;
 use kiln::{CompiledGraph, Device, Tensor};
-use kiln_ir::Graph;
+use kiln_ir::{Graph, HostTensor};
 use kiln_terminal::failure::{Failure, Outcome};
 use kiln_terminal::output;
 use serde_json::json;
@@ -39,8 +39,7 @@ pub fn run(arguments: &Arguments, outputs: &mut Outputs, threads: &[usize], mut 
         "case", "T", "ker", "min", "GFLOP/s", "eager", "torch", "t.comp"
     );
     let mut rows = Vec::new();
-    let works = cases::all(threads).into_iter().map(Work::from).chain(images::all(threads));
-    for work in works.filter(|work| work.name.contains(&arguments.filter)) {
+    for work in works(threads).into_iter().filter(|work| work.name.contains(&arguments.filter)) {
         let row = measure(work, peer.as_mut(), arguments)?;
         line(&row);
         rows.push(row);
@@ -63,10 +62,16 @@ pub fn run(arguments: &Arguments, outputs: &mut Outputs, threads: &[usize], mut 
     }
 }
 
+/// All rows.
+pub fn works(threads: &[usize]) -> Vec<Work> {
+    cases::all(threads).into_iter().map(Work::from).chain(images::all(threads)).collect()
+}
+
 fn measure(work: Work, peer: Option<&mut TorchPeer>, arguments: &Arguments) -> Result<Row, Box<dyn std::error::Error>> {
     kiln_cpu::pool::set_threads(work.threads);
     let graph = (work.graph)()?;
-    let inputs = inputs(&graph)?;
+    let tensor = |host: &HostTensor| Tensor::from_bytes(host.bytes(), host.shape().to_vec(), host.dtype(), Device::Cpu);
+    let inputs = inputs(&graph)?.iter().map(tensor).collect::<Result<Vec<_>, _>>()?;
     let compiled = CompiledGraph::new(&graph, &[], &Default::default())?;
     compiled.run(&inputs)?;
     let modes: &[&str] = if arguments.no_torch_compile { &["eager"] } else { &["eager", "compile"] };
@@ -86,16 +91,17 @@ fn measure(work: Work, peer: Option<&mut TorchPeer>, arguments: &Arguments) -> R
 }
 
 /// Numbers from −1 to 1.
-fn inputs(graph: &Graph) -> Result<Vec<Tensor>, Box<dyn std::error::Error>> {
+pub fn inputs(graph: &Graph) -> Result<Vec<HostTensor>, Box<dyn std::error::Error>> {
     let mut state = 0x2545_f491u32;
     let mut random = || {
         state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-        f32::from(((state >> 16) as i16) >> 4) / 2048.0
+        f64::from(((state >> 16) as i16) >> 4) / 2048.0
     };
     let tensor = |&id: &kiln_ir::NodeId| {
-        let shape = graph.ty(id).fixed_shape().ok_or("a benchmark with symbolic sizes")?;
-        let bytes: Vec<u8> = (0..shape.iter().product()).flat_map(|_| random().to_le_bytes()).collect();
-        Ok(Tensor::from_bytes(&bytes, shape, kiln_ir::DType::F32, Device::Cpu)?)
+        let ty = graph.ty(id);
+        let shape = ty.fixed_shape().ok_or("a benchmark with symbolic sizes")?;
+        let values: Vec<f64> = (0..shape.iter().product()).map(|_| random()).collect();
+        Ok(HostTensor::from_f64(ty.dtype, &shape, &values)?)
     };
     graph.inputs().iter().map(tensor).collect()
 }
