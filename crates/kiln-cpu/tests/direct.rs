@@ -1,8 +1,8 @@
-//! Direct convolutions against a plain loop.
+//! Direct convolutions, and the gradients of their weights, against plain loops.
 
 use half::{bf16, f16};
 use kiln_cpu::features::Isa;
-use kiln_cpu::gemm::{Direct, Epilogue, Tile, WindowAxis};
+use kiln_cpu::gemm::{Direct, Epilogue, Gradient, Tile, WindowAxis};
 use kiln_ir::DType;
 use std::sync::Mutex;
 
@@ -51,77 +51,165 @@ impl Epilogue for Kept {
     }
 }
 
+/// A convolution of random sizes with its operands in memory.
+struct Case {
+    direct: Direct,
+    image: Vec<f32>,
+    weights: Vec<f32>,
+    padding: [usize; 2],
+    size: [usize; 2],
+    /// What the convolution points to.
+    _memory: [Vec<u8>; 2],
+}
+
+impl Case {
+    fn new(random: &mut Random, isa: Isa, dtype: DType, outputs: usize, size: [usize; 2]) -> Case {
+        let [images, groups, channels] = [1 + random.below(2), 1 + random.below(5), 1 + random.below(3)];
+        let taps = [1 + random.below(7), 1 + random.below(7)];
+        let stride = [1 + random.below(3), 1 + random.below(3)];
+        let dilation = [1 + random.below(2), 1 + random.below(2)];
+        let padding = [random.below(4), random.below(4)];
+        let places = [0, 1].map(|i| {
+            let room = (size[i] + 2 * padding[i]).checked_sub((taps[i] - 1) * dilation[i] + 1);
+            room.map_or(0, |room| room / stride[i] + 1)
+        });
+        let image = random.numbers(images * groups * channels * size[0] * size[1]);
+        let weights = random.numbers(groups * outputs * channels * taps[0] * taps[1]);
+        let area = size[0] * size[1];
+        let axis = |i: usize, weight_stride: usize| WindowAxis {
+            taps: taps[i],
+            stride: stride[i],
+            dilation: dilation[i],
+            start: -(padding[i] as isize),
+            length: size[i] as isize,
+            places: places[i],
+            weight_stride: weight_stride as isize,
+        };
+        let each = channels * taps[0] * taps[1];
+        let (image_bytes, weight_bytes) = (stored(&image, dtype), stored(&weights, dtype));
+        let first = -((padding[0] * size[1] + padding[1]) as isize) * (dtype.size_in_bits() / 8) as isize;
+        let direct = Direct {
+            isa,
+            threads: 2,
+            image: image_bytes.as_ptr().wrapping_offset(first),
+            image_dtype: dtype,
+            images,
+            image_stride: (groups * channels * area) as isize,
+            group_stride: (channels * area) as isize,
+            channels,
+            channel_stride: area as isize,
+            row_stride: size[1] as isize,
+            weights: weight_bytes.as_ptr(),
+            weight_dtype: dtype,
+            weight_group: (outputs * each) as isize,
+            weight_output: each as isize,
+            weight_channel: (taps[0] * taps[1]) as isize,
+            groups,
+            outputs,
+            y: axis(0, taps[1]),
+            x: axis(1, 1),
+        };
+        Case { direct, image, weights, padding, size, _memory: [image_bytes, weight_bytes] }
+    }
+
+    /// Elements of the weights of one result.
+    fn each(&self) -> usize {
+        self.direct.channels * self.direct.y.taps * self.direct.x.taps
+    }
+
+    /// The pixel under an element of a result's weights, for a column of the results.
+    fn pixel(&self, row: usize, k: usize, column: usize) -> f32 {
+        let Direct { channels, groups, outputs, y, x, .. } = self.direct;
+        let (n, at_y, at_x) = (column / (y.places * x.places), column / x.places % y.places, column % x.places);
+        let (c, ky, kx) = (k / (y.taps * x.taps), k / x.taps % y.taps, k % x.taps);
+        let py = (at_y * y.stride + ky * y.dilation).wrapping_sub(self.padding[0]);
+        let px = (at_x * x.stride + kx * x.dilation).wrapping_sub(self.padding[1]);
+        if py >= self.size[0] || px >= self.size[1] {
+            return 0.0;
+        }
+        let plane = (n * groups + row / outputs) * channels + c;
+        self.image[(plane * self.size[0] + py) * self.size[1] + px]
+    }
+}
+
 fn check(random: &mut Random, isa: Isa, dtype: DType, outputs: usize, size: [usize; 2]) -> bool {
-    let [images, groups, channels] = [1 + random.below(2), 1 + random.below(5), 1 + random.below(3)];
-    let taps = [1 + random.below(7), 1 + random.below(7)];
-    let stride = [1 + random.below(3), 1 + random.below(3)];
-    let dilation = [1 + random.below(2), 1 + random.below(2)];
-    let padding = [random.below(4), random.below(4)];
-    let places = [0, 1].map(|i| {
-        let room = (size[i] + 2 * padding[i]).checked_sub((taps[i] - 1) * dilation[i] + 1);
-        room.map_or(0, |room| room / stride[i] + 1)
-    });
-    let image = random.numbers(images * groups * channels * size[0] * size[1]);
-    let weights = random.numbers(groups * outputs * channels * taps[0] * taps[1]);
-    let area = size[0] * size[1];
-    let axis = |i: usize, weight_stride: usize| WindowAxis {
-        taps: taps[i],
-        stride: stride[i],
-        dilation: dilation[i],
-        start: -(padding[i] as isize),
-        length: size[i] as isize,
-        places: places[i],
-        weight_stride: weight_stride as isize,
-    };
-    let each = channels * taps[0] * taps[1];
-    let (image_bytes, weight_bytes) = (stored(&image, dtype), stored(&weights, dtype));
-    let first = -((padding[0] * size[1] + padding[1]) as isize) * (dtype.size_in_bits() / 8) as isize;
-    let direct = Direct {
-        isa,
-        threads: 2,
-        image: image_bytes.as_ptr().wrapping_offset(first),
-        image_dtype: dtype,
-        images,
-        image_stride: (groups * channels * area) as isize,
-        group_stride: (channels * area) as isize,
-        channels,
-        channel_stride: area as isize,
-        row_stride: size[1] as isize,
-        weights: weight_bytes.as_ptr(),
-        weight_dtype: dtype,
-        weight_group: (outputs * each) as isize,
-        weight_output: each as isize,
-        weight_channel: (taps[0] * taps[1]) as isize,
-        groups,
-        outputs,
-        y: axis(0, taps[1]),
-        x: axis(1, 1),
-    };
-    let columns = images * places[0] * places[1];
-    let kept = Kept { columns, results: Mutex::new(vec![f32::NAN; groups * outputs * columns]) };
+    let case = Case::new(random, isa, dtype, outputs, size);
+    let direct = &case.direct;
+    let (columns, rows) = (direct.images * direct.y.places * direct.x.places, direct.groups * outputs);
+    let kept = Kept { columns, results: Mutex::new(vec![f32::NAN; rows * columns]) };
     // SAFETY: pixels inside the images and all weights are in memory.
     if !unsafe { direct.run(&kept) }.unwrap() {
         return false;
     }
     let results = kept.results.into_inner().unwrap();
-    for row in 0..groups * outputs {
-        for column in 0..columns {
-            let (n, y, x) = (column / (places[0] * places[1]), column / places[1] % places[0], column % places[1]);
-            let mut wanted = 0.0;
-            for k in 0..each {
-                let (c, ky, kx) = (k / (taps[0] * taps[1]), k / taps[1] % taps[0], k % taps[1]);
-                let at =
-                    |i: usize, at: usize, tap: usize| (at * stride[i] + tap * dilation[i]).wrapping_sub(padding[i]);
-                let (py, px) = (at(0, y, ky), at(1, x, kx));
-                if py < size[0] && px < size[1] {
-                    let plane = (n * groups + row / outputs) * channels + c;
-                    wanted += weights[row * each + k] * image[plane * area + py * size[1] + px];
-                }
-            }
-            assert_eq!(results[row * columns + column], wanted, "{direct:?}, result {row}, pixel {column}");
-        }
+    for (row, column) in (0..rows).flat_map(|row| (0..columns).map(move |column| (row, column))) {
+        let product = |k| case.weights[row * case.each() + k] * case.pixel(row, k, column);
+        let wanted: f32 = (0..case.each()).map(product).sum();
+        assert_eq!(results[row * columns + column], wanted, "{direct:?}, result {row}, pixel {column}");
     }
     true
+}
+
+/// The gradient of the weights, for a gradient whose rows have something else between them.
+fn check_gradient(random: &mut Random, isa: Isa, dtype: DType, outputs: usize, size: [usize; 2]) -> bool {
+    let case = Case::new(random, isa, dtype, outputs, size);
+    let windows = case.direct.clone();
+    let Direct { images, groups, y, x, .. } = windows;
+    let (rows, places) = (groups * outputs, y.places * x.places);
+    let pitch = x.places + random.below(3);
+    let numbers = random.numbers(images * rows * places);
+    let mut memory = vec![f32::NAN; images * rows * y.places * pitch];
+    for (at, number) in numbers.iter().enumerate() {
+        memory[at / x.places * pitch + at % x.places] = *number;
+    }
+    let bytes = stored(&memory, dtype);
+    let plane = (y.places * pitch) as isize;
+    let gradient = Gradient {
+        gradient: bytes.as_ptr(),
+        dtype,
+        image_stride: rows as isize * plane,
+        group_stride: outputs as isize * plane,
+        output_stride: plane,
+        row_stride: pitch as isize,
+        pixel_stride: 1,
+        windows,
+    };
+    let columns = case.each();
+    let kept = Kept { columns, results: Mutex::new(vec![f32::NAN; rows * columns]) };
+    // SAFETY: pixels inside the images and the gradient of every place are in memory.
+    if !unsafe { gradient.run(&kept) }.unwrap() {
+        return false;
+    }
+    let results = kept.results.into_inner().unwrap();
+    for (row, k) in (0..rows).flat_map(|row| (0..columns).map(move |k| (row, k))) {
+        let product = |column: usize| {
+            let (image, place) = (column / places, column % places);
+            numbers[(image * rows + row) * places + place] * case.pixel(row, k, column)
+        };
+        let wanted: f32 = (0..images * places).map(product).sum();
+        assert_eq!(results[row * columns + k], wanted, "{gradient:?}, output {row}, weight {k}");
+    }
+    true
+}
+
+#[test]
+fn gradients_of_weights_are_those_of_plain_loops() {
+    let mut random = Random(3);
+    let mut ran = 0;
+    for isa in Isa::available().filter(|isa| *isa != Isa::Portable) {
+        for dtype in [DType::F32, DType::Bf16, DType::F16] {
+            for outputs in [1, 2, 3, 4, 7, 11, 12, 16, 17, 40] {
+                for _ in 0..12 {
+                    let size = [1 + random.below(20), 1 + random.below(60)];
+                    ran += usize::from(check_gradient(&mut random, isa, dtype, outputs, size));
+                }
+            }
+            assert!(check_gradient(&mut random, isa, dtype, 1, [70, 130]), "not run");
+            assert!(check_gradient(&mut random, isa, dtype, 33, [70, 130]), "not run");
+        }
+    }
+    // The others have fewer places than taps, or one tap.
+    assert!(ran > 400, "{ran}");
 }
 
 #[test]

@@ -168,17 +168,9 @@ impl Emitter<'_> {
         let base = self.int(base, Gpr::RDX);
         let low = Mem::base(base).offset(m.disp);
         if mask.is_some() {
-            // The bit of lane i becomes that of element 2i.
-            let k = self.kreg(mask, K1);
-            let bytes: Vec<u8> = (0..32).map(|byte| if byte % 2 == 0 { 0xff } else { 0 }).collect();
-            let even = self.asm.constant(&bytes);
-            self.asm.rm(ops::VPMOVM2W, Width::V256, self.s1, k);
-            self.asm.rvm(ops::VPAND, Width::V256, self.s1, self.s1, even);
-            self.asm.rm(ops::VPMOVB2M, Width::V256, K1, self.s1);
+            self.spread_mask_to_k1(mask);
             self.asm.vector(ops::VMOVUPS, width, Args::rm(dst, low).mask(K1).zero());
-            self.asm.kmov_to(MaskSize::D, Gpr::RAX, K1);
-            self.asm.shift_imm(Shift::Shr, Gpr::RAX, 16);
-            self.asm.kmov_from(MaskSize::D, K1, Gpr::RAX);
+            self.next_half_of_k1();
             self.asm.vector(ops::VMOVUPS, width, Args::rm(self.s1, low.offset(64)).mask(K1).zero());
         } else {
             // The second vector begins one element early: no odd element is read behind the last even one.
@@ -191,6 +183,55 @@ impl Emitter<'_> {
         self.asm.rm(ops::VMOVUPS, width, self.s0, order);
         self.asm.rvm(ops::VPERMT2PS, width, dst, self.s0, self.s1);
         self.done(inst.dst, dst);
+        true
+    }
+
+    /// The bit of lane i becomes that of element 2i.
+    fn spread_mask_to_k1(&mut self, mask: V) {
+        let k = self.kreg(mask, K1);
+        let bytes: Vec<u8> = (0..32).map(|byte| if byte % 2 == 0 { 0xff } else { 0 }).collect();
+        let even = self.asm.constant(&bytes);
+        self.asm.rm(ops::VPMOVM2W, Width::V256, self.s1, k);
+        self.asm.rvm(ops::VPAND, Width::V256, self.s1, self.s1, even);
+        self.asm.rm(ops::VPMOVB2M, Width::V256, K1, self.s1);
+    }
+
+    /// The bits of the second 16 elements.
+    fn next_half_of_k1(&mut self) {
+        self.asm.kmov_to(MaskSize::D, Gpr::RAX, K1);
+        self.asm.shift_imm(Shift::Shr, Gpr::RAX, 16);
+        self.asm.kmov_from(MaskSize::D, K1, Gpr::RAX);
+    }
+
+    /// Stores every second element of two vectors; false where it is another stride, or a vector is not 16 lanes.
+    fn store_even(&mut self, m: Memory, inst: &Inst) -> bool {
+        let [base, stride, mask, value] = inst.args;
+        let width = self.width_of(4);
+        let fits = self.avx512 && width == Width::V512 && inst.ty.lane_bytes() == 4;
+        if !fits || m.dtype == DType::Bool || self.number(stride) != Some(2) {
+            return false;
+        }
+        let value = self.reg(value, self.s0);
+        match mask.is_some() {
+            true => self.spread_mask_to_k1(mask),
+            false => {
+                self.asm.mov_imm(Gpr::RAX, 0x5555_5555);
+                self.asm.kmov_from(MaskSize::D, K1, Gpr::RAX);
+            }
+        }
+        let base = self.int(base, Gpr::RDX);
+        for half in 0..2u32 {
+            // Lane i of the half is beside itself, and the mask leaves the second out.
+            let order = (0..16u32).flat_map(|lane| (8 * half + lane / 2).to_le_bytes()).collect::<Vec<u8>>();
+            let order = self.asm.constant(&order);
+            self.asm.rm(ops::VMOVUPS, width, self.s1, order);
+            self.asm.rvm(ops::VPERMPS, width, self.s1, self.s1, value);
+            let to = Mem::base(base).offset(m.disp + 64 * half as i32);
+            self.asm.vector(ops::VMOVUPS_ST, width, Args::mr(to, self.s1).mask(K1));
+            if half == 0 && mask.is_some() {
+                self.next_half_of_k1();
+            }
+        }
         true
     }
 
@@ -345,6 +386,7 @@ impl Emitter<'_> {
                 self.store_vector(DType::I32, inst, value, mem, V::NONE);
             }
             Access::Indexed if self.avx512 && size >= 4 && !widened => self.scatter(m, inst),
+            Access::Strided if size == 4 && self.store_even(m, inst) => {}
             Access::Contiguous if (self.avx512 || !mask.is_some() || size >= 4) && !(widened && mask.is_some()) => {
                 // The value is converted first: it may need the registers of the address.
                 let value = self.narrowed(m.dtype, inst);

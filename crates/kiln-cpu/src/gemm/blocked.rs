@@ -345,6 +345,9 @@ where
                         };
                         pack::<T>(self.gemm.isa, &from, lanes, rows.len(), ks.clone(), to);
                     }
+                    Operand::Rows(source)
+                        if T::DTYPE == DType::F32
+                            && source.fill_panel(lanes.clone(), ks.clone(), rows.len(), to.cast()) => {}
                     Operand::Rows(source) => {
                         let scratch = Scratch::take::<T>(rows.len() * ks.len());
                         fill_rows::<T>(source, lanes.clone(), ks.clone(), scratch.ptr());

@@ -46,7 +46,7 @@ mod transpose;
 mod windows;
 mod words;
 
-pub use direct::{Direct, WindowAxis};
+pub use direct::{Direct, Gradient, WindowAxis};
 pub(crate) use pack::pack_rows;
 pub use packed::{PackedB, Panels};
 pub use quantised::BlockMatrix;

@@ -20,6 +20,9 @@ pub(super) const SLACK: usize = 16;
 /// The most lanes of a panel: one bit each.
 const LANES: usize = 32;
 
+/// Elements of a run from which on it is copied by vectors and transposed.
+const SHORT_RUN: usize = 16;
+
 /// One axis of a direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
@@ -183,6 +186,52 @@ impl Windows {
         }
     }
 
+    /// Elements of short runs, all rows of a column after each other: `to[column][row]`.
+    unsafe fn fill_lanes<T: Copy>(
+        &self,
+        rows: Range<usize>,
+        columns: Range<usize>,
+        width: usize,
+        to: *mut f32,
+        convert: impl Fn(T) -> f32,
+    ) {
+        let strides: Vec<isize> = self.fixed.iter().map(|axis| axis.stride).collect();
+        let mut odometer = Odometer::new(&self.fixed, rows.start);
+        let mut lanes = [0isize; LANES];
+        let count = rows.len().min(LANES);
+        for lane in &mut lanes[..count] {
+            *lane = odometer.at(&strides);
+            odometer.advance();
+        }
+        let lanes = &lanes[..count];
+        let even = lanes.windows(2).all(|pair| pair[1] - pair[0] == lanes[1] - lanes[0]);
+        let step = if count > 1 { lanes[1] - lanes[0] } else { 0 };
+        let running: Vec<isize> = self.running.iter().map(|axis| axis.stride).collect();
+        let stride = self.last_stride();
+        let data = self.data.cast::<T>();
+        self.runs(columns, |at, first, length| {
+            let offset = at.at(&running);
+            for i in 0..length {
+                let from = data.wrapping_offset(offset + stride * i as isize);
+                // SAFETY: there are no guards, so that every element is readable; `to` has room for whole columns.
+                unsafe {
+                    let to = to.add((first + i) * width);
+                    if even {
+                        let mut from = from.wrapping_offset(lanes.first().copied().unwrap_or(0));
+                        for lane in 0..count {
+                            to.add(lane).write(convert(from.read_unaligned()));
+                            from = from.wrapping_offset(step);
+                        }
+                    } else {
+                        for (lane, &offset) in lanes.iter().enumerate() {
+                            to.add(lane).write(convert(from.wrapping_offset(offset).read_unaligned()));
+                        }
+                    }
+                }
+            }
+        });
+    }
+
     fn last_stride(&self) -> isize {
         self.running.last().map_or(0, |axis| axis.stride)
     }
@@ -343,6 +392,24 @@ impl RowSource for Windows {
 
     fn is_bf16(&self) -> bool {
         self.dtype == DType::Bf16
+    }
+
+    unsafe fn fill_panel(&self, rows: Range<usize>, columns: Range<usize>, width: usize, to: *mut u8) -> bool {
+        // Long runs are filled and transposed by vectors.
+        let short = self.last_stride() != 1 || self.running.last().is_some_and(|axis| axis.size < SHORT_RUN);
+        if !self.guards.is_empty() || !short || rows.len() > LANES {
+            return false;
+        }
+        let to = to.cast();
+        // SAFETY: the caller's promise.
+        unsafe {
+            match self.dtype {
+                DType::Bf16 => self.fill_lanes::<bf16>(rows, columns, width, to, bf16::to_f32),
+                DType::F16 => self.fill_lanes::<f16>(rows, columns, width, to, f16::to_f32),
+                _ => self.fill_lanes::<f32>(rows, columns, width, to, |x| x),
+            }
+        }
+        true
     }
 
     fn has_pairs(&self) -> bool {
@@ -800,6 +867,17 @@ mod tests {
                     // SAFETY: the picture is in memory, and the row has room.
                     unsafe { windows.fill(row, range.clone(), got.as_mut_ptr().cast()) };
                     assert_eq!(got, wanted[range.clone()], "{windows:?}");
+                }
+                let rows = random.below(wanted.len())..wanted.len();
+                let rows = rows.start..rows.end.min(rows.start + LANES);
+                let mut got = vec![f32::NAN; range.len() * LANES];
+                // SAFETY: as above, with room for as many lanes.
+                if unsafe { windows.fill_panel(rows.clone(), range.clone(), LANES, got.as_mut_ptr().cast()) } {
+                    for (i, column) in range.clone().enumerate() {
+                        for (lane, row) in rows.clone().enumerate() {
+                            assert_eq!(got[i * LANES + lane], wanted[row][column], "lane {lane} of {windows:?}");
+                        }
+                    }
                 }
                 let windows = windows.with_rows();
                 let rows = random.below(wanted.len())..wanted.len();

@@ -16,9 +16,9 @@ use kiln_runtime::{LaunchError, RawBuffer};
 const MOST_STRIDE: isize = 8;
 
 /// A linear expression with its coefficient along the groups.
-struct Grouped {
-    group: Dim,
-    rest: Dim,
+pub(super) struct Grouped {
+    pub group: Dim,
+    pub rest: Dim,
 }
 
 impl Grouped {
@@ -41,22 +41,22 @@ pub(super) struct DirectConvolution {
 }
 
 /// Pixels under windows.
-struct WindowParts {
-    buffer: usize,
-    dtype: DType,
-    first: Grouped,
+pub(super) struct WindowParts {
+    pub buffer: usize,
+    pub dtype: DType,
+    pub first: Grouped,
     /// Size and stride of each summed axis, and of each axis of results.
-    summed: Vec<(Dim, Dim)>,
-    places: Vec<(Dim, Dim)>,
-    guards: Vec<GuardParts>,
+    pub summed: Vec<(Dim, Dim)>,
+    pub places: Vec<(Dim, Dim)>,
+    pub guards: Vec<GuardParts>,
 }
 
-struct GuardParts {
-    summed: Vec<Dim>,
-    places: Vec<Dim>,
-    start: Dim,
-    low: Dim,
-    high: Dim,
+pub(super) struct GuardParts {
+    pub summed: Vec<Dim>,
+    pub places: Vec<Dim>,
+    pub start: Dim,
+    pub low: Dim,
+    pub high: Dim,
 }
 
 /// Weights in memory.
@@ -86,7 +86,13 @@ impl DirectConvolution {
             }
             let groups = body.batch.first();
             let outputs: Dim = sides.rows.iter().map(|axis| &axis.size).product();
-            let few = outputs.as_const().is_some_and(|n| usize::try_from(n).is_ok_and(Direct::is_for));
+            let summed: Dim = body.k.iter().map(|axis| &axis.size).product();
+            let known = |dim: &Dim| dim.as_const().and_then(|n| usize::try_from(n).ok());
+            let few = known(&outputs).is_some_and(|n| {
+                // Windows have axes of their own in a sum over channels.
+                let summed = if body.k.len() > 1 { known(&summed) } else { None };
+                Direct::is_for(n, summed.unwrap_or(usize::MAX))
+            });
             let floats = matches!(weights.dtype, DType::F32 | DType::Bf16 | DType::F16);
             if !few || !floats || outputs.is_zero() {
                 return None;
@@ -152,6 +158,10 @@ impl DirectConvolution {
         let (summed, places) = (pairs(&self.image.summed)?, pairs(&self.image.places)?);
         let element = number(&self.weights.element)?;
         let Some(windows) = Windowed::of(&summed, &places, &guards, element) else { return Ok(None) };
+        // Pixels further apart are not copied by vectors, and take longer than they save where there are many results.
+        if windows.x.stride > 2 && known.size(&self.outputs)? > Direct::FEW_OUTPUTS {
+            return Ok(None);
+        }
         let size = |dtype: DType| (dtype.size_in_bits() / 8) as isize;
         let image = number(&self.image.first.rest)? * size(self.image.dtype);
         let weights = number(&self.weights.first.rest)? * size(self.weights.dtype);
@@ -179,7 +189,7 @@ impl DirectConvolution {
     }
 }
 
-fn window_parts(load: &WindowLoad, groups: Option<&Axis>) -> Option<WindowParts> {
+pub(super) fn window_parts(load: &WindowLoad, groups: Option<&Axis>) -> Option<WindowParts> {
     let pair = |sizes: &[Dim], strides: &[Dim]| sizes.iter().cloned().zip(strides.iter().cloned()).collect();
     let guard = |range: &super::windows::Range| {
         let moves = |dim: &Dim| groups.is_some_and(|axis| dim.contains(axis.var));
@@ -213,27 +223,27 @@ fn weight_parts(load: &PlainLoad, groups: Option<&Axis>) -> Option<WeightParts> 
 }
 
 /// A guard in numbers.
-struct Guarded {
-    summed: Vec<isize>,
-    places: Vec<isize>,
-    start: isize,
-    length: isize,
+pub(super) struct Guarded {
+    pub summed: Vec<isize>,
+    pub places: Vec<isize>,
+    pub start: isize,
+    pub length: isize,
 }
 
 /// What each axis of a product is for a convolution.
-struct Windowed {
+pub(super) struct Windowed {
     /// Number and stride.
-    images: (usize, isize),
-    channels: (usize, isize),
-    weight_channel: isize,
-    row_stride: isize,
-    y: WindowAxis,
-    x: WindowAxis,
+    pub images: (usize, isize),
+    pub channels: (usize, isize),
+    pub weight_channel: isize,
+    pub row_stride: isize,
+    pub y: WindowAxis,
+    pub x: WindowAxis,
 }
 
 impl Windowed {
     /// `None` unless results are `[images,] [rows,] pixels`, and each axis of the sum is the taps of one of the last two or channels.
-    fn of(
+    pub fn of(
         summed: &[(usize, isize)],
         places: &[(usize, isize)],
         guards: &[Guarded],

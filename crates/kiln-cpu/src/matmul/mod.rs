@@ -4,6 +4,7 @@
 //!  lhs, rhs   plain strided loads  ──▶ gemm reads memory                 else ──▶ fused code makes rows on demand
 //!             loads through windows and padding  ──▶ gemm reads memory    (`windows`)
 //!  windows of a group with few results  ──▶ direct convolution of all groups   (`direct`)
+//!  a gradient times windows, summed over places  ──▶ direct gradient of the weights   (`gradient`)
 //!  one row of known sizes, all plain   ──▶ one call of generated code (`row`)
 //!  epilogue   one plain store      ──▶ gemm writes memory                else ──▶ fused code on tiles still in cache
 //! ```
@@ -13,6 +14,7 @@
 
 mod direct;
 mod fused;
+mod gradient;
 pub(crate) mod packing;
 mod plain;
 mod row;
@@ -28,6 +30,7 @@ use crate::saved::Piece;
 use crate::small_vec::SmallVec;
 use direct::DirectConvolution;
 use fused::{FusedEpilogue, FusedRows, Maker, Tiles};
+use gradient::DirectGradient;
 use kiln_ir::{DType, Dim, Symbol};
 use kiln_kernels::Precision;
 use kiln_kernels::kernel::{Axis, Kernel, MatmulBody, Prologue};
@@ -57,6 +60,8 @@ pub struct Matmul {
     row: Option<Row>,
     /// The convolution that it is, where it may have few results a group.
     direct: Option<Box<DirectConvolution>>,
+    /// The gradient of a convolution's weights that it is.
+    gradient: Option<Box<DirectGradient>>,
 }
 
 /// The source of an operand.
@@ -200,6 +205,10 @@ impl Matmul {
             }
         };
         let direct = DirectConvolution::of(build, kernel, body, &sides, &left, &right).map_err(failed)?;
+        let gradient = match direct {
+            Some(_) => None,
+            None => DirectGradient::of(build, kernel, body, &sides).map_err(failed)?,
+        };
         let product = |axes: &[Axis]| axes.iter().map(|axis| &axis.size).product();
         let matmul = Matmul {
             isa: build.isa,
@@ -218,6 +227,7 @@ impl Matmul {
             choices: Choices::default(),
             row: None,
             direct: direct.map(Box::new),
+            gradient: gradient.map(Box::new),
         };
         matmul.prepared().map_err(|error| failed(error.to_string()))
     }
@@ -257,6 +267,9 @@ impl Matmul {
         if let Some(direct) = &self.direct {
             parts.push(("finishes results of several groups", direct.code()));
         }
+        if let Some(gradient) = &self.gradient {
+            parts.push(("finishes gradients of weights", gradient.code()));
+        }
         parts
     }
 
@@ -294,6 +307,12 @@ impl Matmul {
         if let Some(direct) = &self.direct
             // SAFETY: passed on from the caller.
             && unsafe { direct.launch(self.isa, threads, buffers, &known)? }
+        {
+            return Ok(());
+        }
+        if let Some(gradient) = &self.gradient
+            // SAFETY: passed on from the caller.
+            && unsafe { gradient.launch(self.isa, threads, buffers, &known)? }
         {
             return Ok(());
         }

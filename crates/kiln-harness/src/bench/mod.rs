@@ -17,6 +17,7 @@ mod language;
 mod launches;
 mod llm;
 mod machine;
+mod never_slower;
 mod outputs;
 mod peer;
 mod published;
@@ -195,8 +196,10 @@ enum Benchmark {
     Control,
     /// Whole training steps of a GPT and a ViT: forward, backward, AdamW
     Train,
-    /// Convolutions of networks, of one image and of eight, and their gradients; fails where compiled is slower than eager
+    /// Convolutions of networks, of one image and of eight, their gradients, pooling, resizing and norms; fails where compiled is slower than eager
     Conv,
+    /// Ops, products, convolutions, what is done with images and random graphs, compiled and eager; fails where compiled is slower
+    NeverSlower,
     /// Forward passes of a convolutional network, ResNet-50 with random weights
     Vision,
     /// The published table, each row with PyTorch: on the CPU decode of four models, forward passes of 16, 128 and 512 tokens, first calls; on a GPU Llama-3-8B and Llama-3.2-1B in bf16
@@ -229,6 +232,7 @@ impl Benchmark {
             Benchmark::Control => "control",
             Benchmark::Train => "train",
             Benchmark::Conv => "conv",
+            Benchmark::NeverSlower => "never-slower",
             Benchmark::Vision => "vision",
             Benchmark::Suite => "suite",
             Benchmark::Report => "report",
@@ -323,6 +327,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
         Benchmark::Forward => return forward::run(arguments, outputs, &threads, start(peer::SCRIPT)?),
         Benchmark::Train => return train::run(arguments, outputs, &threads, start(train::PEER)?),
         Benchmark::Conv => return conv::run(arguments, outputs, &threads, start(peer::SCRIPT)?),
+        Benchmark::NeverSlower => return never_slower::run(arguments, outputs, &threads),
         Benchmark::Vision => return vision::run(arguments, outputs, &threads, start(vision::PEER)?),
         Benchmark::Control => return control::run(arguments, outputs, start(control::PEER)?),
         Benchmark::Calls => return calls::run(arguments, outputs, start(calls::PEER)?),

@@ -93,6 +93,55 @@ def aten(case):
     return call, tensors
 
 
+def image(case, r):
+    """Pooling, resizing or a norm of images, alone or with the gradient in them."""
+    a, shape, op, gradient = torch.ops.aten, case["shape"], case["op"], case["gradient"]
+    n, c, h, w = shape
+    twice, scales = [2 * h, 2 * w], (None, None)
+    pools = {"max pool 3×3 s2": (3, 2, 1), "max pool 2×2": (2, 2, 0), "avg pool 2×2": (2, 2, 0), "avg pool 3×3 s1": (3, 1, 1)}
+    adaptive = {"global avg pool": 1, "adaptive avg pool to 7": 7}
+    if op in pools:
+        k, s, p = ([i] * 2 for i in pools[op])
+        if op.startswith("max"):
+            def forward(x): return F.max_pool2d(x, k, s, p)
+            def both(x, g):
+                y, i = a.max_pool2d_with_indices(x, k, s, p)
+                return y, a.max_pool2d_with_indices_backward(g, x, k, s, p, [1, 1], False, i)
+        else:
+            def forward(x): return F.avg_pool2d(x, k, s, p)
+            def both(x, g): return forward(x), a.avg_pool2d_backward(g, x, k, s, p, False, True, None)
+    elif op in adaptive:
+        def forward(x): return F.adaptive_avg_pool2d(x, adaptive[op])
+        def both(x, g): return forward(x), a._adaptive_avg_pool2d_backward(g, x)
+    elif op == "nearest ×2":
+        def forward(x): return F.interpolate(x, scale_factor=2.0, mode="nearest")
+        def both(x, g): return forward(x), a.upsample_nearest2d_backward(g, twice, shape, 2.0, 2.0)
+    elif op in ("bilinear ×2", "bicubic ×2"):
+        mode = op.split()[0]
+        back = getattr(a, f"upsample_{mode}2d_backward")
+        def forward(x): return F.interpolate(x, scale_factor=2.0, mode=mode)
+        def both(x, g): return forward(x), back(g, twice, shape, False, 2.0, 2.0)
+    elif op == "pixel shuffle ×2":
+        def forward(x): return F.pixel_shuffle(x, 2)
+        def both(x, g): return forward(x), F.pixel_unshuffle(g, 2)
+    else:
+        if op == "batch norm of training":
+            norm = lambda x, w, b: a.native_batch_norm(x, w, b, None, None, True, 0.1, 1e-5)
+            back = lambda g, x, m, v, w: a.native_batch_norm_backward(g, x, w, None, None, m, v, True, 1e-5, [True, False, False])[0]
+        else:
+            groups = 32 if op == "group norm" else c
+            norm = lambda x, w, b: a.native_group_norm(x, w, b, n, c, h * w, groups, 1e-5)
+            back = lambda g, x, m, v, w: a.native_group_norm_backward(g, x, m, v, w, n, c, h * w, groups, [True, False, False])[0]
+        def forward(x, w, b): return norm(x, w, b)[0]
+        def both(x, w, b, g):
+            y, m, v = norm(x, w, b)
+            return y, back(g, x, m, v, w)
+        values = [r(*shape), r(c), r(c)]
+        return (both, values + [r(*shape)]) if gradient else (forward, values)
+    x = r(*shape)
+    return (both, [x, r(*forward(x).shape)]) if gradient else (forward, [x])
+
+
 def build(case):
     """Function and inputs of a case."""
     if case["kind"] == "aten":
@@ -104,6 +153,8 @@ def build(case):
     r = lambda *s, d=dt: torch.randn(*s, generator=g).to(d)
     if kind == "conv":
         return conv(case, r)
+    if kind == "image":
+        return image(case, r)
     if kind == "gelu":
         return lambda x, w, b: F.gelu(x, approximate="tanh") * w + b, [r(*shape), r(shape[-1]), r(shape[-1])]
     if kind == "rms_norm":

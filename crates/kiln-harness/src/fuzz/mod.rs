@@ -10,6 +10,7 @@ use kiln_ir::examples::{Random, examples};
 use kiln_ir::{Graph, generate, shrink, text};
 use kiln_kernels::Numerics;
 use kiln_oracle::{self as oracle, Config, LayoutChoice, Tally};
+use kiln_passes::{DifferentiateOptions, Seeds, differentiate};
 use kiln_runtime::{disk, kernel_cache};
 use kiln_terminal::Console;
 use kiln_terminal::device::device;
@@ -34,7 +35,7 @@ pub struct Arguments {
 enum Fuzzer {
     /// Random graphs: interpreter, eager and compiled must agree; a failure is shrunk and printed as text
     #[command(
-        after_help = "Examples:\n  kiln fuzz graphs\n  kiln fuzz graphs --count 10000 --seed 7\n  kiln fuzz graphs --seconds 3600 --check --keep-going --json"
+        after_help = "Examples:\n  kiln fuzz graphs\n  kiln fuzz graphs --count 10000 --seed 7\n  kiln fuzz graphs --seconds 3600 --check --keep-going --json\n  kiln fuzz graphs --convolutions --count 100000"
     )]
     Graphs(GraphOptions),
     /// Random functions: called as they are and compiled they must agree; a failure is shrunk and printed
@@ -96,6 +97,9 @@ struct GraphOptions {
     /// Run every Nth graph op by op too, all others compiled only: most kernels are those of single ops, which take long to compile for a GPU
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     eager_every: u64,
+    /// Graphs about convolutions: all attributes, channels first and last, odd and empty sizes; every third with its gradients
+    #[arg(long)]
+    convolutions: bool,
     /// Go on after a failure, and count
     #[arg(long)]
     keep_going: bool,
@@ -128,16 +132,32 @@ fn seed_of_clock() -> u64 {
 }
 
 /// Returns the graph of a seed, with the layouts and options to compare it with; every so many graphs run eagerly too.
-fn config(seed: u64, nodes: usize, eager_every: u64) -> (Graph, Config) {
-    let options = generate::Options { nodes, symbolic: seed % 5 == 4, ..Default::default() };
-    let graph = generate::graph(seed, &options);
+fn config(seed: u64, fuzz: &GraphOptions) -> (Graph, Config) {
+    let symbolic = seed % 5 == 4 && !fuzz.convolutions;
+    let options = generate::Options { nodes: fuzz.nodes, symbolic, ..Default::default() };
+    let graph = match fuzz.convolutions {
+        true => with_gradients(generate::convolutions(seed, &options), seed),
+        false => generate::graph(seed, &options),
+    };
     let layout = if options.symbolic { LayoutChoice::Contiguous } else { LayoutChoice::ALL[(seed / 5 % 4) as usize] };
-    let mut config = Config { layout, skip_eager: !seed.is_multiple_of(eager_every), ..Default::default() };
+    let mut config = Config { layout, skip_eager: !seed.is_multiple_of(fuzz.eager_every), ..Default::default() };
     config.options.disk_cache = false;
     if seed % 7 == 3 {
         config.options.schedule.numerics = Numerics::Eager;
     }
     (graph, config)
+}
+
+/// Every third graph with the gradients of its outputs in its inputs, where it has some.
+fn with_gradients(graph: Graph, seed: u64) -> Graph {
+    if !seed.is_multiple_of(3) {
+        return graph;
+    }
+    let float = |ty: &kiln_ir::TensorType| kiln_passes::is_differentiable(ty.dtype);
+    let of: Vec<usize> = (0..graph.outputs().len()).filter(|&i| float(graph.ty(graph.outputs()[i].node))).collect();
+    let with: Vec<usize> = (0..graph.inputs().len()).filter(|&i| float(graph.ty(graph.inputs()[i]))).collect();
+    let options = DifferentiateOptions { seeds: Seeds::Inputs, ..DifferentiateOptions::default() };
+    differentiate(&graph, &of, &with, &options).unwrap_or(graph)
 }
 
 fn graphs(console: &Console, options: &GraphOptions, first: u64) -> Outcome {
@@ -161,9 +181,9 @@ fn graphs(console: &Console, options: &GraphOptions, first: u64) -> Outcome {
         let seed = first.wrapping_add(done);
         if done.is_multiple_of(ahead::GRAPHS) {
             let seeds = (0..ahead::GRAPHS.min(count - done)).map(|number| seed.wrapping_add(number));
-            ahead.compile(seeds.map(|seed| (seed, config(seed, options.nodes, options.eager_every))));
+            ahead.compile(seeds.map(|seed| (seed, config(seed, options))));
         }
-        let (graph, mut config) = config(seed, options.nodes, options.eager_every);
+        let (graph, mut config) = config(seed, options);
         config.options.device = device;
         done += 1;
         let compare = |graph: &Graph| oracle::compare(graph, &generate::inputs(graph, seed), &config);

@@ -4,6 +4,7 @@
 //! A symbol stands for the number in its name (`s7` is 7), so that a graph alone says what inputs fit it.
 
 mod composites;
+mod convolutions;
 mod indexing;
 mod loops;
 mod products;
@@ -11,6 +12,7 @@ mod shapes;
 mod sharing;
 mod values;
 
+pub use convolutions::convolutions;
 pub use values::inputs;
 
 use crate::examples::Random;

@@ -7,7 +7,8 @@
 //!        acc[o][r][v] += weight[tap][o] · pixels[v]      for every tap and row that read it
 //! ```
 //!
-//! A row of the tile reads what the row before reads with its next tap: the pixels are loaded once for both. Planes of
+//! A row of the tile reads what the row before reads with its next tap: the pixels are loaded once for both. Weights are kept in registers,
+//! all of them or those of one column of taps after the other, where there is room. Planes of
 //! one *phase* hold every so-manieth pixel, so that neighbouring lanes are neighbours in memory whatever the stride is. The code depends
 //! on taps, strides and dilations alone, not on the size of images.
 
@@ -28,7 +29,7 @@ pub(super) struct Taps {
 
 impl Taps {
     /// The phase of a tap, and where it is in the planes of the phase.
-    fn place(&self, tap: usize) -> (usize, usize) {
+    pub fn place(&self, tap: usize) -> (usize, usize) {
         let at = tap * usize::from(self.dilation);
         let phases = self.phases();
         let phase = phases.iter().position(|&phase| phase == at % usize::from(self.stride)).unwrap_or(0);
@@ -119,6 +120,12 @@ impl Shape {
         self.accumulators() + self.vectors + self.taps() * self.outputs <= registers(self.isa)
     }
 
+    /// Weights of one column of taps stay in registers while its rows pass, where there is room for these.
+    fn keeps_column(&self) -> bool {
+        let column = usize::from(self.y.count) * self.outputs;
+        !self.keeps_weights() && self.rows > 1 && self.accumulators() + self.vectors + column <= registers(self.isa)
+    }
+
     /// Whether a multiplication reads a weight from memory for all lanes.
     fn broadcasts(&self) -> bool {
         self.isa == Isa::Avx512 && self.vectors == 1
@@ -134,6 +141,8 @@ impl Shape {
 /// A vector of pixels of one channel.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Place {
+    /// Zero, or the tap along x where its weights are kept.
+    kept: usize,
     phase: usize,
     row: usize,
     column: usize,
@@ -176,8 +185,21 @@ fn generate(shape: &Shape) -> Vec<u8> {
     }
     asm.mov(PLANE, PLANES);
     asm.mov(AT, PLANES);
-    let mut now = Place { phase: 0, row: 0, column: 0 };
+    let mut now = Place { kept: 0, phase: 0, row: 0, column: 0 };
+    let mut loaded = None;
     for (place, readers) in places(shape) {
+        if shape.keeps_column() && loaded != Some(place.kept) {
+            for ky in 0..usize::from(shape.y.count) {
+                let tap = ky * usize::from(shape.x.count) + place.kept;
+                for o in 0..shape.outputs {
+                    asm.rm(ops::VBROADCASTSS, width, weight(ky * shape.outputs + o), weight_at(tap, o));
+                }
+            }
+            loaded = Some(place.kept);
+            asm.mov(PLANE, PLANES);
+            asm.mov(AT, PLANES);
+            now = Place { kept: place.kept, phase: 0, row: 0, column: 0 };
+        }
         if place.phase != now.phase {
             for _ in now.phase..place.phase {
                 asm.alu(Alu::Add, PLANE, PLANE_STRIDE);
@@ -198,6 +220,11 @@ fn generate(shape: &Shape) -> Vec<u8> {
                 if shape.keeps_weights() {
                     for v in 0..shape.vectors {
                         asm.rvm(ops::VFMADD231PS, width, acc(o, row, v), weight(tap * shape.outputs + o), pixels(v));
+                    }
+                } else if shape.keeps_column() {
+                    let kept = weight(tap / usize::from(shape.x.count) * shape.outputs + o);
+                    for v in 0..shape.vectors {
+                        asm.rvm(ops::VFMADD231PS, width, acc(o, row, v), kept, pixels(v));
                     }
                 } else if shape.broadcasts() {
                     let args = Args::rvm(acc(o, row, 0), pixels(0), weight_at(tap, o)).broadcast();
@@ -242,7 +269,8 @@ fn places(shape: &Shape) -> Vec<(Place, Vec<(usize, usize)>)> {
         for kx in 0..usize::from(shape.x.count) {
             let ((phase_y, row), (phase_x, column)) = (shape.y.place(ky), shape.x.place(kx));
             for r in 0..shape.rows {
-                let place = Place { phase: phase_y * phases + phase_x, row: row + r, column };
+                let kept = if shape.keeps_column() { kx } else { 0 };
+                let place = Place { kept, phase: phase_y * phases + phase_x, row: row + r, column };
                 found.entry(place).or_default().push((ky * usize::from(shape.x.count) + kx, r));
             }
         }

@@ -10,6 +10,8 @@
 //! A tile has several rows where a group has few results (depthwise convolutions): rows read the same pixels. Otherwise its lanes run
 //! over the ends of rows, through the few elements between them that are no results, and these are left out afterwards.
 
+mod gradient;
+mod gradient_kernel;
 mod kernel;
 mod planes;
 
@@ -19,19 +21,22 @@ use super::source::{Epilogue, Tile};
 use super::{GemmError, part};
 use crate::features::Isa;
 use crate::pool;
+pub use gradient::Gradient;
+pub(in crate::gemm) use gradient_kernel::GradientShape;
 use half::{bf16, f16};
 pub(in crate::gemm) use kernel::Shape;
 use kernel::{DirectFn, Layout, Taps, lanes, registers};
 use kiln_ir::DType;
-use planes::RowCopy;
+use planes::{RowCopy, Rows};
 use std::ops::Range;
 
 /// Results a group from which on lanes run over the ends of rows.
 const FLAT_OUTPUTS: usize = 4;
 /// The most results of a tile.
 const MOST_OUTPUTS: usize = 8;
-/// The most rows of a tile.
+/// The most rows of a tile, and of one that keeps the weights of a column of taps.
 const MOST_ROWS: usize = 8;
+const MOST_COLUMN_ROWS: usize = 24;
 /// Bytes of a block's planes: of one channel, in the first level, and of several, in the second.
 const CHANNEL_BYTES: usize = 20 << 10;
 const PLANE_BYTES: usize = 160 << 10;
@@ -138,9 +143,12 @@ struct Plan {
 }
 
 impl Direct {
-    /// Whether groups of so many results are better computed directly.
-    pub fn is_for(outputs: usize) -> bool {
-        outputs <= MOST_DIRECT_OUTPUTS
+    /// The most results of a group for which planes are better than panels of unfolded pixels, however long the sums are.
+    pub const FEW_OUTPUTS: usize = 16;
+
+    /// Whether groups of so many results, each the sum of so many products, are better computed directly.
+    pub fn is_for(outputs: usize, summed: usize) -> bool {
+        outputs <= Direct::FEW_OUTPUTS || summed <= FEW_SUMMED && outputs <= MOST_STEM_OUTPUTS
     }
 
     fn plan(&self) -> Result<Option<Plan>, GemmError> {
@@ -152,6 +160,10 @@ impl Direct {
         let row_bytes = self.channels * phases.0.len() * phases.1.len() * pitch * size_of::<f32>();
         let most = if self.channels == 1 { CHANNEL_BYTES } else { PLANE_BYTES };
         let most_rows = (most / row_bytes).saturating_sub(y.reach()).max(MOST_ROWS.min(self.y.places));
+        let most_rows = match self.outputs > Direct::FEW_OUTPUTS {
+            true => most_rows.min((RESULT_BYTES / (self.outputs * pitch * size_of::<f32>())).max(1)),
+            false => most_rows,
+        };
         let blocks = self.y.places.div_ceil(most_rows);
         let (largest, smallest) = (self.y.places.div_ceil(blocks), self.y.places / blocks);
         let most_outputs = if self.isa == Isa::Avx512 { MOST_OUTPUTS } else { MOST_OUTPUTS / 2 };
@@ -169,9 +181,18 @@ impl Direct {
             let each = vectors.div_ceil(vectors.div_ceil(if self.isa == Isa::Avx512 { 4 } else { 2 }));
             let per_row = each * tall;
             let kept = all.saturating_sub(each + self.y.taps * self.x.taps * tall) / per_row;
-            let most = if kept >= 4 { kept } else { (all - each - 1) / per_row }.clamp(1, MOST_ROWS).min(smallest);
+            // Weights of one column of taps at a time, or one weight.
+            let column = all.saturating_sub(each + self.y.taps * tall) / per_row;
+            let (most, limit) = match () {
+                () if kept >= 4 => (kept, MOST_ROWS),
+                () if column >= 4 => (column, MOST_COLUMN_ROWS),
+                () => ((all - each - 1) / per_row, MOST_ROWS),
+            };
+            let most = most.clamp(1, limit).min(smallest);
             let rows = smallest.div_ceil(smallest.div_ceil(most));
-            (rows, each, vectors.div_ceil(each) * each * vector, each * vector)
+            // Where a tile has whole rows, each overwrites what the one before it left beyond its end.
+            let pitch = if vectors == each { self.x.places } else { vectors.div_ceil(each) * each * vector };
+            (rows, each, pitch, each * vector)
         };
         if !shape(tall, rows, vectors).fits() {
             return Ok(None);
@@ -358,35 +379,65 @@ impl Direct {
 
     /// Fills the planes of a group, for a block of rows.
     unsafe fn fill(&self, plan: &Plan, image: usize, group: usize, rows: &Range<usize>, to: *mut f32, plane: usize) {
-        let size = (self.image_dtype.size_in_bits() / 8) as isize;
         let first = image as isize * self.image_stride + group as isize * self.group_stride - self.x.start;
         let count = rows.len() + plan.plane_rows - self.y.places.div_ceil(plan.blocks);
-        let mut at = to;
         for channel in 0..self.channels {
-            let channel = first + channel as isize * self.channel_stride;
-            for &phase in &plan.phases.0 {
-                for copy in &plan.copies {
-                    for row in 0..count {
-                        let y = (phase + (rows.start + row) * self.y.stride) as isize;
-                        let inside = (0..self.y.length).contains(&(self.y.start + y));
-                        let from = (channel + y * self.row_stride) * size;
-                        // SAFETY: rows inside the image are readable. Rows are filled in the order of memory, so that lanes beyond one are
-                        // overwritten or slack.
-                        unsafe {
-                            let from = inside.then(|| self.image.wrapping_offset(from));
-                            copy.copy(from, at.add(row * plan.pitch));
-                        }
-                    }
-                    // SAFETY: one plane further.
-                    at = unsafe { at.add(plane) };
-                }
+            // SAFETY: the caller's promise; planes of one channel after those of the other.
+            unsafe {
+                let offset = first + channel as isize * self.channel_stride;
+                let at = to.add(channel * plan.phases.0.len() * plan.phases.1.len() * plane);
+                self.fill_channel(offset, &plan.phases.0, &plan.copies, plan.pitch, rows.start, count, at, plane);
+            }
+        }
+    }
+
+    /// Fills the planes of a channel that begins `offset` elements from the image's first: `count` rows from the window of row `first` of the
+    /// results on, `pitch` elements apart, planes `plane` elements apart.
+    #[allow(clippy::too_many_arguments)]
+    unsafe fn fill_channel(
+        &self,
+        offset: isize,
+        phases: &[usize],
+        copies: &[RowCopy],
+        pitch: usize,
+        first: usize,
+        count: usize,
+        mut to: *mut f32,
+        plane: usize,
+    ) {
+        let size = (self.image_dtype.size_in_bits() / 8) as isize;
+        for &phase in phases {
+            for copy in copies {
+                // Row `i` of the plane is row `start + i·stride` of the image.
+                let y = (phase + first * self.y.stride) as isize;
+                let start = self.y.start + y;
+                let rows_below = |limit: isize| {
+                    let rows = (limit - start + self.y.stride as isize - 1).div_euclid(self.y.stride as isize);
+                    rows.clamp(0, count as isize) as usize
+                };
+                let inside = rows_below(0)..rows_below(self.y.length).max(rows_below(0));
+                let rows = Rows {
+                    first: self.image.wrapping_offset((offset + y * self.row_stride) * size),
+                    step: self.y.stride as isize * self.row_stride * size,
+                    inside,
+                    count,
+                    pitch,
+                };
+                // SAFETY: rows inside the image are readable. Rows are filled in the order of memory, so that lanes beyond one are
+                // overwritten or slack.
+                unsafe { copy.copy_rows(rows, to) };
+                // SAFETY: one plane further.
+                to = unsafe { to.add(plane) };
             }
         }
     }
 }
 
-/// The most results of a group for which planes are better than panels of unfolded pixels.
-const MOST_DIRECT_OUTPUTS: usize = 16;
+/// The most results of a group where sums are so short that packing pixels takes longer than multiplying them: the first convolution of a network.
+const MOST_STEM_OUTPUTS: usize = 96;
+const FEW_SUMMED: usize = 192;
+/// Bytes of a block's results, where there are many.
+const RESULT_BYTES: usize = 256 << 10;
 
 /// Moves rows of `width` elements, `pitch` apart, together.
 unsafe fn close_up(isa: Isa, data: *mut f32, rows: usize, pitch: usize, width: usize) {

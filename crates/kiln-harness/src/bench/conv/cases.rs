@@ -4,6 +4,33 @@ use kiln_ir::build::{self, ConvOptions, Emit, GraphBuilder};
 use kiln_ir::{ConvDims, DType, Error, Graph, NodeId, Op, TensorType};
 use serde_json::{Value, json};
 
+/// A row of the table: a graph that is compiled, run op by op, and computed by the peer.
+pub struct Work {
+    pub name: String,
+    /// Threads of all sides.
+    pub threads: usize,
+    pub batch: usize,
+    /// Operations, two a multiply-add; zero where memory is what counts.
+    pub operations: f64,
+    /// For the peer.
+    pub json: Value,
+    /// Builds the graph.
+    pub graph: Box<dyn Fn() -> Result<Graph, Box<dyn std::error::Error>>>,
+}
+
+impl From<Case> for Work {
+    fn from(case: Case) -> Work {
+        Work {
+            name: case.name(),
+            threads: case.threads,
+            batch: case.x[0],
+            operations: case.operations(),
+            json: case.to_json(),
+            graph: Box::new(move || Ok(case.graph()?)),
+        }
+    }
+}
+
 /// What is computed with a convolution.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Part {

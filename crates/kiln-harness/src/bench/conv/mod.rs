@@ -1,7 +1,8 @@
-//! `kiln bench conv`: convolutions of networks, compiled against eager Kiln, PyTorch eager and torch.compile. A row that takes
+//! `kiln bench conv`: convolutions of networks, and what they do with images beside them, compiled against eager Kiln, PyTorch eager and torch.compile. A row that takes
 //! longer compiled than eager fails the command.
 
 mod cases;
+mod images;
 
 use super::clock::Timing;
 use super::outputs::Outputs;
@@ -9,9 +10,9 @@ use super::peer::TorchPeer;
 use super::record::{Record, Subject};
 use super::turns::{self, Own};
 use super::{Arguments, report};
-use cases::Case;
+use cases::Work;
 use kiln::{CompiledGraph, Device, Tensor};
-use kiln_ir::Graph;
+use kiln_ir::{Graph, HostTensor};
 use kiln_terminal::failure::{Failure, Outcome};
 use kiln_terminal::output;
 use serde_json::json;
@@ -21,7 +22,7 @@ const SLOWER: f64 = 1.15;
 
 /// One measured case.
 struct Row {
-    case: Case,
+    work: Work,
     kernels: usize,
     kiln: Timing,
     eager: Timing,
@@ -38,8 +39,8 @@ pub fn run(arguments: &Arguments, outputs: &mut Outputs, threads: &[usize], mut 
         "case", "T", "ker", "min", "GFLOP/s", "eager", "torch", "t.comp"
     );
     let mut rows = Vec::new();
-    for case in cases::all(threads).into_iter().filter(|case| case.name().contains(&arguments.filter)) {
-        let row = measure(case, peer.as_mut(), arguments)?;
+    for work in works(threads).into_iter().filter(|work| work.name.contains(&arguments.filter)) {
+        let row = measure(work, peer.as_mut(), arguments)?;
         line(&row);
         rows.push(row);
     }
@@ -55,20 +56,26 @@ pub fn run(arguments: &Arguments, outputs: &mut Outputs, threads: &[usize], mut 
     }
     arguments.write(outputs, rows.iter().flat_map(|row| records(row, version.as_deref())).collect())?;
     let slower = |row: &&Row| row.kiln.min > row.eager.min * SLOWER;
-    match rows.iter().filter(slower).map(|row| row.case.name()).collect::<Vec<_>>() {
+    match rows.iter().filter(slower).map(|row| row.work.name.clone()).collect::<Vec<_>>() {
         names if names.is_empty() => Ok(()),
         names => Err(Failure::new(format!("slower compiled than eager: {}", names.join("; "))).into()),
     }
 }
 
-fn measure(case: Case, peer: Option<&mut TorchPeer>, arguments: &Arguments) -> Result<Row, Box<dyn std::error::Error>> {
-    kiln_cpu::pool::set_threads(case.threads);
-    let graph = case.graph()?;
-    let inputs = inputs(&graph)?;
+/// All rows.
+pub fn works(threads: &[usize]) -> Vec<Work> {
+    cases::all(threads).into_iter().map(Work::from).chain(images::all(threads)).collect()
+}
+
+fn measure(work: Work, peer: Option<&mut TorchPeer>, arguments: &Arguments) -> Result<Row, Box<dyn std::error::Error>> {
+    kiln_cpu::pool::set_threads(work.threads);
+    let graph = (work.graph)()?;
+    let tensor = |host: &HostTensor| Tensor::from_bytes(host.bytes(), host.shape().to_vec(), host.dtype(), Device::Cpu);
+    let inputs = inputs(&graph)?.iter().map(tensor).collect::<Result<Vec<_>, _>>()?;
     let compiled = CompiledGraph::new(&graph, &[], &Default::default())?;
     compiled.run(&inputs)?;
     let modes: &[&str] = if arguments.no_torch_compile { &["eager"] } else { &["eager", "compile"] };
-    let peer = turns::Peer::setup(peer, case.to_json(), case.threads, modes);
+    let peer = turns::Peer::setup(peer, work.json.clone(), work.threads, modes);
     let own = [Own::new(|| compiled.run(&inputs)), Own::new(|| kiln::run_eagerly(&graph, &inputs))];
     let ([kiln, eager], mut torch) = turns::take(arguments, own, peer)?;
     Ok(Row {
@@ -79,21 +86,22 @@ fn measure(case: Case, peer: Option<&mut TorchPeer>, arguments: &Arguments) -> R
         torch_compile: torch.timing(1),
         torch_first: torch.first(1),
         peer_error: torch.error,
-        case,
+        work,
     })
 }
 
 /// Numbers from −1 to 1.
-fn inputs(graph: &Graph) -> Result<Vec<Tensor>, Box<dyn std::error::Error>> {
+pub fn inputs(graph: &Graph) -> Result<Vec<HostTensor>, Box<dyn std::error::Error>> {
     let mut state = 0x2545_f491u32;
     let mut random = || {
         state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-        f32::from(((state >> 16) as i16) >> 4) / 2048.0
+        f64::from(((state >> 16) as i16) >> 4) / 2048.0
     };
     let tensor = |&id: &kiln_ir::NodeId| {
-        let shape = graph.ty(id).fixed_shape().ok_or("a benchmark with symbolic sizes")?;
-        let bytes: Vec<u8> = (0..shape.iter().product()).flat_map(|_| random().to_le_bytes()).collect();
-        Ok(Tensor::from_bytes(&bytes, shape, kiln_ir::DType::F32, Device::Cpu)?)
+        let ty = graph.ty(id);
+        let shape = ty.fixed_shape().ok_or("a benchmark with symbolic sizes")?;
+        let values: Vec<f64> = (0..shape.iter().product()).map(|_| random()).collect();
+        Ok(HostTensor::from_f64(ty.dtype, &shape, &values)?)
     };
     graph.inputs().iter().map(tensor).collect()
 }
@@ -103,11 +111,11 @@ fn line(row: &Row) {
         |other: &Option<Timing>| other.as_ref().map_or("–".to_owned(), |t| format!("{:.2}", t.min / row.kiln.min));
     print!(
         "{:<58} {:>2} {:>4} {:>8.1}µs {:>8.1} {:>7.2} {:>7} {:>7}",
-        row.case.name(),
-        row.case.threads,
+        row.work.name.clone(),
+        row.work.threads,
         row.kernels,
         row.kiln.min * 1e6,
-        row.case.operations() / row.kiln.min / 1e9,
+        row.work.operations / row.kiln.min / 1e9,
         row.eager.min / row.kiln.min,
         ratio(&row.torch_eager),
         ratio(&row.torch_compile),
@@ -121,17 +129,17 @@ fn line(row: &Row) {
 fn records(row: &Row, version: Option<&str>) -> Vec<Record> {
     let subject = Subject {
         what: "conv".into(),
-        model: row.case.name(),
+        model: row.work.name.clone(),
         device: "cpu".into(),
         dtype: "f32".into(),
-        batch: row.case.x[0],
+        batch: row.work.batch,
         prompt: 0,
-        threads: row.case.threads,
+        threads: row.work.threads,
         tokens_a_call: 0,
     };
     let mut kiln = Record::timed(&subject, "kiln", "default", &row.kiln);
     kiln.launches = Some(row.kernels as u64);
-    kiln.extra = json!({"case": row.case.to_json(), "peer_error": row.peer_error});
+    kiln.extra = json!({"case": row.work.json, "peer_error": row.peer_error});
     let mut records = vec![Record::timed(&subject, "kiln", "eager", &row.eager), kiln];
     let modes = [("eager", row.torch_eager.as_ref()), ("default", row.torch_compile.as_ref())].into_iter();
     records.extend(Record::of_torch(&subject, modes, row.torch_first, version, row.peer_error.as_deref()));

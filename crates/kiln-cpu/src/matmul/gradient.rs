@@ -1,0 +1,172 @@
+//! Products that are gradients of a convolution's weights: a gradient times the pixels under every tap, summed over images and places,
+//! for all groups at once. What [`crate::gemm::Gradient`] computes without unfolding pixels.
+
+use super::direct::{GuardParts, Guarded, WindowParts, Windowed, window_parts};
+use super::fused::{FusedEpilogue, Tiles};
+use super::windows::WindowLoad;
+use super::{Known, Sides};
+use crate::features::Isa;
+use crate::gemm::{Direct, Gradient};
+use crate::loops::{Build, LoopKernel};
+use kiln_ir::{DType, Dim};
+use kiln_kernels::kernel::{Axis, Kernel, MatmulBody};
+use kiln_runtime::{LaunchError, RawBuffer};
+
+/// A gradient in symbolic sizes.
+pub(super) struct DirectGradient {
+    image: WindowParts,
+    gradient: WindowParts,
+    groups: Dim,
+    outputs: Dim,
+    tiles: Tiles,
+}
+
+impl DirectGradient {
+    /// `None` for every other product.
+    pub fn of(
+        build: Build<'_>,
+        kernel: &Kernel,
+        body: &MatmulBody,
+        sides: &Sides<'_>,
+    ) -> Result<Option<DirectGradient>, String> {
+        let found = || {
+            if build.isa == Isa::Portable || body.acc != DType::F32 || body.batch.len() > 1 || sides.rows.len() > 1 {
+                return None;
+            }
+            let groups = body.batch.first();
+            // Pixels under taps are summed along places: the other way round this is a convolution.
+            let image = WindowLoad::of(kernel, body, sides.right, sides.columns, &body.k)?;
+            let gradient = WindowLoad::of(kernel, body, sides.left, sides.rows, &body.k)?;
+            if !gradient.guards.is_empty() {
+                return None;
+            }
+            let groups_of = |axis: Option<&Axis>| axis.map_or(Dim::from(1), |axis| axis.size.clone());
+            let outputs = sides.rows.iter().map(|axis| &axis.size).product();
+            Some((window_parts(&image, groups)?, window_parts(&gradient, groups)?, groups_of(groups), outputs))
+        };
+        let Some((image, gradient, groups, outputs)) = found() else { return Ok(None) };
+        // Sizes that are known say now whether it is one.
+        let known = Known { symbols: &[], values: &[] };
+        if let Ok(windows) = windowed(&image, &known)
+            && !windows.is_some_and(|windows| Gradient::is_for(&direct_of(&windows)))
+        {
+            return Ok(None);
+        }
+        let rows: Vec<Axis> = body.batch.iter().chain(sides.rows).cloned().collect();
+        let whole = MatmulBody { batch: Vec::new(), ..body.clone() };
+        let tiles = Tiles::new(build, kernel, &whole, &rows, sides.columns)?;
+        Ok(Some(DirectGradient { image, gradient, groups, outputs, tiles }))
+    }
+
+    /// The code of the epilogue.
+    pub fn code(&self) -> &LoopKernel {
+        self.tiles.code()
+    }
+
+    /// Runs it; false, and nothing done, where its sizes or strides are not for this.
+    ///
+    /// # Safety
+    /// As [`kiln_runtime::Executable::launch`].
+    pub unsafe fn launch(
+        &self,
+        isa: Isa,
+        threads: usize,
+        buffers: &[RawBuffer],
+        known: &Known<'_>,
+    ) -> Result<bool, LaunchError> {
+        let Some(gradient) = self.at(isa, threads, buffers, known)? else { return Ok(false) };
+        let epilogue = FusedEpilogue::new(&self.tiles, buffers, known.values)?;
+        // SAFETY: the caller guarantees the buffers, the kernel the strides.
+        let ran = unsafe { gradient.run(&epilogue) };
+        let ran = ran.map_err(|error| LaunchError::Device { code: 0, message: error.to_string() })?;
+        epilogue.outcome().map(|()| ran)
+    }
+
+    /// The gradient in numbers.
+    fn at(
+        &self,
+        isa: Isa,
+        threads: usize,
+        buffers: &[RawBuffer],
+        known: &Known<'_>,
+    ) -> Result<Option<Gradient>, LaunchError> {
+        let number = |dim: &Dim| known.number(dim).map(|n| n as isize);
+        let Some(found) = windowed(&self.image, known)? else { return Ok(None) };
+        let size = |dtype: DType| (dtype.size_in_bits() / 8) as isize;
+        let image = number(&self.image.first.rest)? * size(self.image.dtype);
+        let windows = Direct {
+            isa,
+            threads,
+            image: buffers[self.image.buffer].ptr.wrapping_offset(image),
+            image_dtype: self.image.dtype,
+            group_stride: number(&self.image.first.group)?,
+            groups: known.size(&self.groups)?,
+            outputs: known.size(&self.outputs)?,
+            ..direct_of(&found)
+        };
+        // The gradient has the places of the image in the same order: images, rows, pixels.
+        let mut places = self.gradient.places.iter().map(|(_, stride)| number(stride)).rev();
+        let mut place = || places.next().unwrap_or(Ok(0));
+        let (pixel_stride, row_stride, image_stride) = (place()?, place()?, place()?);
+        let output_stride = match self.gradient.summed.first() {
+            Some((_, stride)) => number(stride)?,
+            None => 0,
+        };
+        let first = number(&self.gradient.first.rest)? * size(self.gradient.dtype);
+        Ok(Some(Gradient {
+            windows,
+            gradient: buffers[self.gradient.buffer].ptr.wrapping_offset(first),
+            dtype: self.gradient.dtype,
+            image_stride,
+            group_stride: number(&self.gradient.first.group)?,
+            output_stride,
+            row_stride,
+            pixel_stride,
+        }))
+    }
+}
+
+/// What each axis is: taps and channels are columns of the result, places are summed.
+fn windowed(image: &WindowParts, known: &Known<'_>) -> Result<Option<Windowed>, LaunchError> {
+    let number = |dim: &Dim| known.number(dim).map(|n| n as isize);
+    let numbers = |list: &[Dim]| list.iter().map(number).collect::<Result<Vec<_>, _>>();
+    let pairs = |list: &[(Dim, Dim)]| -> Result<Vec<(usize, isize)>, LaunchError> {
+        list.iter().map(|(size, stride)| Ok((known.size(size)?, number(stride)?))).collect()
+    };
+    let guard = |guard: &GuardParts| -> Result<Guarded, LaunchError> {
+        let low = number(&guard.low)?;
+        Ok(Guarded {
+            summed: numbers(&guard.summed)?,
+            places: numbers(&guard.places)?,
+            start: number(&guard.start)? - low,
+            length: number(&guard.high)? - low,
+        })
+    };
+    let guards = image.guards.iter().map(guard).collect::<Result<Vec<_>, _>>()?;
+    Ok(Windowed::of(&pairs(&image.summed)?, &pairs(&image.places)?, &guards, 1))
+}
+
+/// The convolution without what it is made of.
+fn direct_of(windows: &Windowed) -> Direct {
+    Direct {
+        isa: Isa::Portable,
+        threads: 1,
+        image: std::ptr::null(),
+        image_dtype: DType::F32,
+        images: windows.images.0,
+        image_stride: windows.images.1,
+        group_stride: 0,
+        channels: windows.channels.0,
+        channel_stride: windows.channels.1,
+        row_stride: windows.row_stride,
+        weights: std::ptr::null(),
+        weight_dtype: DType::F32,
+        weight_group: 0,
+        weight_output: 0,
+        weight_channel: windows.weight_channel,
+        groups: 1,
+        outputs: 1,
+        y: windows.y,
+        x: windows.x,
+    }
+}
