@@ -7,7 +7,7 @@
 //! What does not depend on a batched value is computed once. There is one rule an op, and a test walks over all of them.
 
 use kiln_ir::build::{BuildError, Emit, GraphBuilder};
-use kiln_ir::{ConvDims, Dim, DotDims, Error, Graph, NodeId, Op, Region, Source, TensorType, TypeError, WindowDims};
+use kiln_ir::{Branches, ConvDims, Dim, DotDims, Error, Graph, NodeId, Op, Region, Source, TensorType, TypeError, WindowDims};
 use std::sync::Arc;
 
 /// A value of the graph of many.
@@ -167,6 +167,7 @@ fn vectorize_op(b: &mut GraphBuilder, op: &Op, operands: &[Vectorized], size: &D
             unfold(b, y, size, &inner)?
         }
         Op::Loop { region, result } => looped(b, region, *result, operands, size)?,
+        Op::Cond { branches, result } => chosen(b, branches, *result, operands, size)?,
     };
     Ok(Vectorized { node, is_batched: true })
 }
@@ -257,4 +258,38 @@ fn looped(
     let region = Region::new(body.finish(), region.turns().clone(), carried, scanned, region.reverse());
     let y = b.emit(Op::Loop { region: Arc::new(region), result }, &given)?;
     if result < carried { Ok(y) } else { to_front(b, y, 1) }
+}
+
+/// One side for all examples where they have one predicate; where each has its own, both sides and a choice an example.
+fn chosen(
+    b: &mut GraphBuilder,
+    branches: &Branches,
+    result: usize,
+    operands: &[Vectorized],
+    size: &Dim,
+) -> Result<NodeId, Error> {
+    let (predicate, given) = (operands[0], &operands[1..]);
+    if predicate.is_batched {
+        let then = vectorize(b, branches.then(), size, given)?[result];
+        let otherwise = vectorize(b, branches.otherwise(), size, given)?[result];
+        let shape = b.ty(&then).shape;
+        let ones = (0..shape.len()).map(|axis| if axis == 0 { size.clone() } else { Dim::from(1) }).collect();
+        let mask = b.emit(Op::Reshape { shape: ones }, &[predicate.node])?;
+        let mask = b.emit(Op::Expand { shape }, &[mask])?;
+        return b.emit(Op::Select, &[mask, then, otherwise]);
+    }
+    let side = |b: &mut GraphBuilder, graph: &Graph| -> Result<Graph, Error> {
+        let mut body = GraphBuilder::new();
+        let mut inputs = Vec::new();
+        for operand in given {
+            inputs.push(Vectorized { node: body.input(b.ty(&operand.node))?, is_batched: operand.is_batched });
+        }
+        for output in vectorize(&mut body, graph, size, &inputs)? {
+            body.output(output);
+        }
+        Ok(body.finish())
+    };
+    let branches = Branches::new(side(b, branches.then())?, side(b, branches.otherwise())?);
+    let nodes: Vec<NodeId> = operands.iter().map(|operand| operand.node).collect();
+    b.emit(Op::Cond { branches: Arc::new(branches), result }, &nodes)
 }

@@ -132,15 +132,15 @@ fn seed_of_clock() -> u64 {
 }
 
 /// Returns the graph of a seed, with the layouts and options to compare it with; every so many graphs run eagerly too.
-fn config(seed: u64, fuzz: &GraphOptions) -> (Graph, Config) {
-    let symbolic = seed % 5 == 4 && !fuzz.convolutions;
-    let options = generate::Options { nodes: fuzz.nodes, symbolic, ..Default::default() };
-    let graph = match fuzz.convolutions {
+fn config(seed: u64, nodes: usize, eager_every: u64, convolutions: bool) -> (Graph, Config) {
+    let symbolic = seed % 5 == 4 && !convolutions;
+    let options = generate::Options { nodes, symbolic, ..Default::default() };
+    let graph = match convolutions {
         true => with_gradients(generate::convolutions(seed, &options), seed),
         false => generate::graph(seed, &options),
     };
     let layout = if options.symbolic { LayoutChoice::Contiguous } else { LayoutChoice::ALL[(seed / 5 % 4) as usize] };
-    let mut config = Config { layout, skip_eager: !seed.is_multiple_of(fuzz.eager_every), ..Default::default() };
+    let mut config = Config { layout, skip_eager: !seed.is_multiple_of(eager_every), ..Default::default() };
     config.options.disk_cache = false;
     if seed % 7 == 3 {
         config.options.schedule.numerics = Numerics::Eager;
@@ -174,6 +174,7 @@ fn graphs(console: &Console, options: &GraphOptions, first: u64) -> Outcome {
     // No graph comes twice, and its operations hardly ever.
     disk::set_store(None);
     let ahead = Ahead::new(device);
+    let of_seed = |seed| config(seed, options.nodes, options.eager_every, options.convolutions);
     let compiled = || kernel_cache::stats().misses;
     let mut alone = 0;
     let mut done = 0;
@@ -181,9 +182,9 @@ fn graphs(console: &Console, options: &GraphOptions, first: u64) -> Outcome {
         let seed = first.wrapping_add(done);
         if done.is_multiple_of(ahead::GRAPHS) {
             let seeds = (0..ahead::GRAPHS.min(count - done)).map(|number| seed.wrapping_add(number));
-            ahead.compile(seeds.map(|seed| (seed, config(seed, options))));
+            ahead.compile(seeds.map(|seed| (seed, of_seed(seed))));
         }
-        let (graph, mut config) = config(seed, options);
+        let (graph, mut config) = of_seed(seed);
         config.options.device = device;
         done += 1;
         let compare = |graph: &Graph| oracle::compare(graph, &generate::inputs(graph, seed), &config);

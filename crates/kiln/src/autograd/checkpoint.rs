@@ -116,7 +116,13 @@ where
     A: Bundle + Send + Sync + 'static,
     R: Bundle + 'static,
 {
-    fn gradient(&self, edges: &Edges, cotangents: &[Option<Tensor>], at: &Source) -> Result<Vec<Option<Tensor>>> {
+    fn gradient(
+        &self,
+        _: &Arc<tape::Node>,
+        edges: &Edges,
+        cotangents: &[Option<Tensor>],
+        at: &Source,
+    ) -> Result<Vec<Option<Tensor>>> {
         let saved = tensors(&self.saved);
         let mut entered = Vec::with_capacity(saved.len());
         let after = cotangents.iter().flatten().next();
