@@ -90,11 +90,14 @@ impl Isa {
 }
 
 impl Extension {
-    /// What products of short elements use by default: all there is, or as much as `KILN_CPU_ISA` names.
+    /// What products of short elements use: as much as `KILN_CPU_ISA` names, otherwise all there is up to AVX512_BF16.
     pub fn get() -> Extension {
         enabled().extension
     }
 }
+
+/// The most that is used without being asked for: the code of tiles has run in an emulator of their instructions, not on a processor.
+const UNASKED: Extension = Extension::Bf16;
 
 /// The values of `KILN_CPU_ISA`.
 const TARGETS: [(&str, Isa, Extension); 5] = [
@@ -137,7 +140,7 @@ pub fn enabled() -> Features {
         let features = detect();
         match asked() {
             Ok(Some((_, extension))) => Features { extension, ..features },
-            Ok(None) | Err(_) => features,
+            Ok(None) | Err(_) => Features { extension: features.extension.min(UNASKED), ..features },
         }
     })
 }
