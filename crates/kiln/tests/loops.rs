@@ -142,7 +142,7 @@ fn gradients_of_a_bounded_loop_are_part_of_the_program() -> Result<()> {
         )
     };
     let weight = Var::new(&Tensor::new([0.5f32, 0.7], Device::Cpu)?).requires_grad(true);
-    let (bounded, plain) = (shrink(&weight).bounded(12), shrink(&weight));
+    let (bounded, plain) = (shrink(&weight).bounded(20), shrink(&weight));
     let count = || Tensor::new(0i64, Device::Cpu);
     let fast = compile(move |x: &Tensor| {
         let (y, turns) = bounded.call((x.mul(2.0)?, count()?))?;
