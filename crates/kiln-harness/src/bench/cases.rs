@@ -7,6 +7,42 @@ use serde_json::{Value, json};
 /// Ways of one product, `linear`, that are measured beside the one it takes.
 const WAYS: [&str; 3] = ["packed", "row_by_row", "side_by_side"];
 
+/// Functions of one tensor that graphs of models have, each by itself.
+const SINGLE: [&str; 29] = [
+    "exp",
+    "tanh",
+    "sigmoid",
+    "erf",
+    "sin",
+    "abs",
+    "round",
+    "clamp",
+    "pow3",
+    "cast",
+    "sum",
+    "sum_down",
+    "mean",
+    "amax",
+    "amax_down",
+    "argmax",
+    "prod",
+    "var",
+    "any",
+    "log_softmax",
+    "flip",
+    "transpose",
+    "pad",
+    "repeat",
+    "max_pool",
+    "avg_pool",
+    "bilinear",
+    "histc",
+    "rfft",
+];
+
+/// Functions of two tensors of one shape.
+const PAIRS: [&str; 7] = ["add", "mul", "div", "maximum", "remainder", "where", "cat"];
+
 /// One row of a table.
 #[derive(Debug, Clone)]
 pub struct Case {
@@ -120,6 +156,14 @@ impl Case {
                 let x = input(&mut b, &self.shape)?;
                 vec![build::upsample_nearest(&mut b, &x, &[2, 2])?]
             }
+            kind if SINGLE.contains(&kind) => {
+                let x = input(&mut b, &self.shape)?;
+                vec![single(&mut b, kind, x, &self.shape)?]
+            }
+            kind if PAIRS.contains(&kind) => {
+                let (x, y) = (input(&mut b, &self.shape)?, input(&mut b, &self.shape)?);
+                vec![pair(&mut b, kind, x, y)?]
+            }
             "linear" | "packed" | "row_by_row" | "side_by_side" => {
                 let (m, k, n) = (self.shape[0], self.shape[1], self.shape[2]);
                 let (x, w) = (input(&mut b, &[m, k])?, input(&mut b, &[n, k])?);
@@ -214,6 +258,57 @@ fn dot(b: &mut GraphBuilder, x: NodeId, w: NodeId, contract: usize, out: DType) 
     build::Emit::emit(b, Op::Dot { dims: dims.into(), out }, &[x, w])
 }
 
+fn single(b: &mut GraphBuilder, kind: &str, x: NodeId, shape: &[usize]) -> Result<NodeId, Error> {
+    let last = shape.len() - 1;
+    let windows = build::PoolOptions::new(&[2, 2]);
+    match kind {
+        "exp" => build::exp(b, &x),
+        "tanh" => build::tanh(b, &x),
+        "sigmoid" => build::sigmoid(b, &x),
+        "erf" => build::erf(b, &x),
+        "sin" => build::sin(b, &x),
+        "abs" => build::abs(b, &x),
+        "round" => build::round(b, &x),
+        "clamp" => build::clamp(b, &x, Some(-1.0), Some(1.0)),
+        "pow3" => build::pow_scalar(b, &x, 3.0),
+        "cast" => build::cast(b, &x, DType::F16),
+        "sum" => build::sum(b, &x, &[last], false),
+        "sum_down" => build::sum(b, &x, &[0], false),
+        "mean" => build::mean(b, &x, &[last], false),
+        "amax" => build::max_over(b, &x, &[last], false),
+        "amax_down" => build::max_over(b, &x, &[0], false),
+        "argmax" => build::argmax(b, &x, last, false),
+        "prod" => build::prod(b, &x, &[last], false),
+        "var" => build::var(b, &x, &[last], 1.0, false),
+        "any" => build::any(b, &x, &[last], false),
+        "log_softmax" => build::log_softmax(b, &x, last),
+        "flip" => build::flip(b, &x, &[last]),
+        "transpose" => build::transpose(b, &x, 0, 1),
+        "pad" => build::pad_constant(b, &x, &[(1, 1), (1, 1)], 0.0),
+        "repeat" => build::repeat(b, &x, &[Dim::from(2), Dim::from(2)]),
+        "max_pool" => build::max_pool(b, &x, &windows),
+        "avg_pool" => build::avg_pool(b, &x, &windows, true),
+        "bilinear" => build::interpolate_linear(b, &x, &[2 * shape[2], 2 * shape[3]], false),
+        "histc" => build::histogram(b, &x, 64, -3.0, 3.0),
+        _ => build::dft_of_real(b, &x, last, true, 1.0),
+    }
+}
+
+fn pair(b: &mut GraphBuilder, kind: &str, x: NodeId, y: NodeId) -> Result<NodeId, Error> {
+    match kind {
+        "add" => build::add(b, &x, &y),
+        "mul" => build::mul(b, &x, &y),
+        "div" => build::div(b, &x, &y),
+        "maximum" => build::maximum(b, &x, &y),
+        "remainder" => build::remainder(b, &x, &y),
+        "cat" => build::concat(b, &[x, y], 1),
+        _ => {
+            let above = build::compare_scalar(b, kiln_ir::CompareOp::Gt, &x, 0.0)?;
+            build::select(b, &above, &x, &y)
+        }
+    }
+}
+
 /// Attention of few queries over a cache, under a mask that all texts and heads share.
 fn masked_attention(b: &mut GraphBuilder, q: NodeId, [k, v]: [NodeId; 2], mask: NodeId) -> Result<NodeId, Error> {
     let shape = build::Emit::ty(b, &q).shape;
@@ -273,6 +368,18 @@ pub fn ops(threads: &[usize]) -> Vec<Case> {
             }
             for shape in [&[1usize, 64, 56, 56][..], &[8, 256, 32, 32]] {
                 case("nearest", shape);
+            }
+            // What models' graphs have beside, each by itself.
+            for kind in SINGLE {
+                match kind {
+                    "max_pool" | "avg_pool" | "bilinear" => case(kind, &[8, 64, 56, 56]),
+                    // PyTorch has neither for short floats.
+                    "histc" | "rfft" if dtype != DType::F32 => {}
+                    _ => case(kind, &[2048, 1024]),
+                }
+            }
+            for kind in PAIRS {
+                case(kind, &[2048, 1024]);
             }
         }
     }

@@ -54,6 +54,24 @@ def conv(case, r):
     return inverted, [r(*x), r(inner, c, 1, 1), r(inner), r(inner), r(*w), r(inner), r(inner), r(c, inner, 1, 1), r(c), r(c)]
 
 
+SINGLE = {
+    "exp": torch.exp, "tanh": torch.tanh, "sigmoid": torch.sigmoid, "erf": torch.erf, "sin": torch.sin, "abs": torch.abs,
+    "round": torch.round, "clamp": lambda x: torch.clamp(x, -1, 1), "pow3": lambda x: torch.pow(x, 3.0),
+    "cast": lambda x: x.to(torch.float16), "sum": lambda x: x.sum(-1), "sum_down": lambda x: x.sum(0),
+    "mean": lambda x: x.mean(-1), "amax": lambda x: x.amax(-1), "amax_down": lambda x: x.amax(0),
+    "argmax": lambda x: x.argmax(-1), "prod": lambda x: x.prod(-1), "var": lambda x: x.var(-1),
+    "any": lambda x: torch.any(x, -1), "log_softmax": lambda x: F.log_softmax(x, -1), "flip": lambda x: x.flip(-1),
+    "transpose": lambda x: x.t().contiguous(), "pad": lambda x: F.pad(x, (1, 1, 1, 1)),
+    "repeat": lambda x: x.repeat(2, 2), "max_pool": lambda x: F.max_pool2d(x, 2), "avg_pool": lambda x: F.avg_pool2d(x, 2),
+    "bilinear": lambda x: F.interpolate(x, scale_factor=2.0, mode="bilinear"),
+    "histc": lambda x: torch.histc(x, 64, -3.0, 3.0), "rfft": lambda x: torch.view_as_real(torch.fft.rfft(x)),
+}
+PAIRS = {
+    "add": torch.add, "mul": torch.mul, "div": torch.div, "maximum": torch.maximum, "remainder": torch.remainder,
+    "where": lambda x, y: torch.where(x > 0, x, y), "cat": lambda x, y: torch.cat((x, y), 1),
+}
+
+
 def build(case):
     """Function and inputs of a case."""
     if found := model(case):
@@ -81,6 +99,10 @@ def build(case):
         return rope, [r(t, h, d), r(t, 1, d), r(t, 1, d)]
     if kind == "swiglu":
         return lambda a, b: F.silu(a) * b, [r(*shape), r(*shape)]
+    if kind in SINGLE:
+        return SINGLE[kind], [r(*shape)]
+    if kind in PAIRS:
+        return PAIRS[kind], [r(*shape), r(*shape)]
     places = lambda count, size: torch.arange(count) * 7919 % size
     if kind == "topk":
         return lambda x: torch.topk(x, shape[2], -1), [r(*shape[:2])]
