@@ -144,7 +144,7 @@ impl NAdam {
         let mut counted = vec![false; self.parameters.len()];
         moved.iter().for_each(|&(number, ..)| counted[number] = true);
         let counted = Tensor::from_vec(counted, self.parameters.len(), products.device())?;
-        let product = counted.where_(&products.get().mul(&now)?, &products.get())?;
+        let product = counted.where_(products.get().mul(&now)?, products.get())?;
         products.set(&product)?;
         let of_gradient = rate.mul((1.0 - &now)?)?.div((1.0 - &product)?)?;
         let of_mean = rate.mul(&next)?.div((1.0 - product.mul(&next)?)?)?;

@@ -89,10 +89,11 @@ impl Optimizer for ParameterGroups {
 
     /// The names of a group's variables begin with its number.
     fn state_dict(&self) -> BTreeMap<String, Tensor> {
-        let named = |(number, group): (usize, &Box<dyn Optimizer + Send + Sync>)| {
-            group.state_dict().into_iter().map(move |(name, tensor)| (format!("{number}.{name}"), tensor))
-        };
-        self.groups.iter().enumerate().flat_map(named).collect()
+        let mut all = BTreeMap::new();
+        for (number, group) in self.groups.iter().enumerate() {
+            all.extend(group.state_dict().into_iter().map(|(name, tensor)| (format!("{number}.{name}"), tensor)));
+        }
+        all
     }
 
     #[track_caller]

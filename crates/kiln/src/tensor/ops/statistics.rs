@@ -7,6 +7,9 @@ use crate::{Axes, DType, Error, Result, Size, Tensor};
 use kiln_ir::build::{self, Emit, GraphBuilder};
 use kiln_ir::{CompareOp, NodeId, Source};
 
+/// Writes a variance or a deviation: axes, correction, and whether the axes stay.
+type Spread = fn(&mut GraphBuilder, &NodeId, &[usize], f64, bool) -> Result<NodeId, kiln_ir::Error>;
+
 impl Tensor {
     /// Variance, its divisor less by `correction`, and mean over axes, in one pass.
     #[track_caller]
@@ -25,7 +28,7 @@ impl Tensor {
         name: &'static str,
         axes: impl Axes,
         correction: f64,
-        write: fn(&mut GraphBuilder, &NodeId, &[usize], f64, bool) -> Result<NodeId, kiln_ir::Error>,
+        write: Spread,
         at: &Source,
     ) -> Result<(Tensor, Tensor)> {
         let axes = resolve_axes(name, axes, self.hint(), at)?;
