@@ -70,8 +70,8 @@ def faster_in_torch(nodes, foreign, options):
     return chosen, missed
 
 
-# How far back from a product its weights are looked for.
-_MOST_STEPS = 8
+# How many nodes before a product are looked at.
+_MOST_NODES = 32
 
 
 def _is_more_than_measured(node, options):
@@ -79,18 +79,25 @@ def _is_more_than_measured(node, options):
     integers that are scaled while they are read."""
     if _CANDIDATES[node.target][0] is not _of_product:
         return False
-    return bool(options.freeze) or any(_is_from_integers(arg, _MOST_STEPS) for arg in node.args[-2:])
+    return bool(options.freeze) or any(map(_is_from_integers, node.args[-2:]))
 
 
-def _is_from_integers(node, steps):
-    fake = node.meta.get("val")
-    if not isinstance(fake, torch.Tensor) or fake.ndim == 0:
-        return False
-    if not fake.is_floating_point():
-        return True
-    return steps > 0 and node.target not in _CANDIDATES and node.target is not aten.embedding.default and any(
-        _is_from_integers(arg, steps - 1) for arg in node.all_input_nodes[:2]
-    )
+# What quantised weights are kept in. Masks and indices are of other types.
+_QUANTISED = frozenset({torch.int8, torch.uint8, torch.int16, torch.int32})
+
+
+def _is_from_integers(node):
+    """Whether an operand is computed from such numbers, as far as its nearest ancestors say."""
+    waiting = [node]
+    for at in waiting:
+        fake = at.meta.get("val")
+        if not isinstance(fake, torch.Tensor) or fake.ndim == 0:
+            continue
+        if fake.dtype in _QUANTISED:
+            return True
+        if fake.is_floating_point() and at.target not in _CANDIDATES:
+            waiting += [arg for arg in at.all_input_nodes if arg not in waiting and len(waiting) < _MOST_NODES]
+    return False
 
 
 def parts(node):
