@@ -5,7 +5,7 @@ use std::process::Command;
 
 #[test]
 fn every_example_runs() {
-    let names = ["01_generate", "02_batch", "03_chat", "04_engine"];
+    let names = ["01_generate", "02_batch", "03_chat", "04_engine", "05_image_to_image"];
     // Examples lie next to the folder that this test was built into.
     let built = std::env::current_exe().unwrap();
     let target = built.parent().and_then(Path::parent).unwrap().join("examples");

@@ -13,6 +13,7 @@ pub mod mistral;
 pub mod phi3;
 pub mod qwen2;
 pub mod qwen3;
+pub mod unet;
 pub mod vit;
 
 pub use bert::Bert;
@@ -22,6 +23,7 @@ pub use gpt_neox::GptNeox;
 pub use gpt2::Gpt2;
 pub use kinds::{KINDS, Kind, Task, Unsupported};
 pub use llama::Llama;
+pub use unet::Unet;
 pub use vit::Vit;
 
 use crate::cache::{Mask, Window};
