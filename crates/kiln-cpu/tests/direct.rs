@@ -120,8 +120,7 @@ impl Case {
     /// The pixel under an element of a result's weights, for a column of the results.
     fn pixel(&self, row: usize, k: usize, column: usize) -> f32 {
         let Direct { channels, groups, outputs, y, x, .. } = self.direct;
-        let (n, at_y, at_x) =
-            (column / (y.places * x.places), column / x.places % y.places, column % x.places);
+        let (n, at_y, at_x) = (column / (y.places * x.places), column / x.places % y.places, column % x.places);
         let (c, ky, kx) = (k / (y.taps * x.taps), k / x.taps % y.taps, k % x.taps);
         let py = (at_y * y.stride + ky * y.dilation).wrapping_sub(self.padding[0]);
         let px = (at_x * x.stride + kx * x.dilation).wrapping_sub(self.padding[1]);

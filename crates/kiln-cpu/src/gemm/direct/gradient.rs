@@ -161,7 +161,16 @@ impl Gradient {
         // SAFETY: the planes have room for the largest block.
         unsafe {
             let (count, plane) = (rows.len() + reach, channel.plane_rows * channel.pitch);
-            windows.fill_channel(offset, &channel.phases.0, &channel.copies, channel.pitch, rows.start, count, to, plane);
+            windows.fill_channel(
+                offset,
+                &channel.phases.0,
+                &channel.copies,
+                channel.pitch,
+                rows.start,
+                count,
+                to,
+                plane,
+            );
         }
     }
 
@@ -300,7 +309,9 @@ impl Gradient {
             pool::run(windows.groups * tiles_each * channel.blocks, windows.threads, &|task| {
                 let (tile, block) = (task / channel.blocks, task % channel.blocks);
                 // SAFETY: blocks of rows of tiles are disjoint.
-                unsafe { self.turn(image, tile, part(places_y, channel.blocks, block), width, turned.get().cast_mut()) };
+                unsafe {
+                    self.turn(image, tile, part(places_y, channel.blocks, block), width, turned.get().cast_mut())
+                };
             });
             pool::run(channel_tasks * tile_tasks, windows.threads, &|task| {
                 let own = part(channels, channel_tasks, task / tile_tasks);
@@ -322,11 +333,13 @@ impl Gradient {
                                 call.gradient = turned.get().add(rows_before * places_x * width);
                                 for taps_of in &tap_tiles {
                                     self.point(&mut call, taps_of, planes.ptr());
-                                    let sums_before = (group * tiles_each + tile) * windows.channels + number % windows.channels;
+                                    let sums_before =
+                                        (group * tiles_each + tile) * windows.channels + number % windows.channels;
                                     let at = sums_before * taps + taps_of.shape.first;
                                     call.sums = sums.get().cast_mut().add(at * width);
                                     if image == 0 && block == 0 {
-                                        std::slice::from_raw_parts_mut(call.sums, taps_of.shape.count * width).fill(0.0);
+                                        std::slice::from_raw_parts_mut(call.sums, taps_of.shape.count * width)
+                                            .fill(0.0);
                                     }
                                     (taps_of.code)(&call);
                                 }

@@ -77,7 +77,9 @@ impl RowCopy {
         let zeros = |range: Range<usize>| {
             for row in range {
                 // SAFETY: the caller's promise.
-                unsafe { std::slice::from_raw_parts_mut(to.add(row * rows.pitch), self.parts.len() * self.lanes).fill(0.0) };
+                unsafe {
+                    std::slice::from_raw_parts_mut(to.add(row * rows.pitch), self.parts.len() * self.lanes).fill(0.0)
+                };
             }
         };
         zeros(0..rows.inside.start);
