@@ -196,6 +196,22 @@ fn strides_of_every_kind() {
     }
 }
 
+/// Every element twice, and every second one: stores with gaps between elements.
+#[test]
+fn elements_two_apart_are_stored() {
+    for dtype in [DType::F32, DType::I32, DType::Bf16, DType::F64, DType::Bool] {
+        for n in [1, 7, 16, 17, 32, 33, 70] {
+            for copies in [1, 2] {
+                let mut k = K::new(&[("i0", "3"), ("i1", &n.to_string()), ("i2", &copies.to_string())], &[]);
+                let (x, y) = (k.input(dtype), k.output(dtype));
+                let v = k.load(x, &format!("i0*{n} + i1"));
+                k.store(y, &format!("i0*{} + i1*2 + i2", 2 * n), v);
+                check(&k.kernel(), &[tensor(dtype, 3 * n, 5, true), zeros(dtype, 6 * n)], &[], EXACT);
+            }
+        }
+    }
+}
+
 #[test]
 fn guards_never_touch_what_they_exclude() {
     // y = pad(x, 3 before, 4 after), and a concatenation of two buffers, in one kernel each.

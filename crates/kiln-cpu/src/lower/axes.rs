@@ -218,6 +218,8 @@ fn access_cost(offset: &Dim, indirect: bool, var: Symbol, store: bool) -> f64 {
             }
         }
         Some((c, _)) if c.is_one() => 0.5,
+        // Two vectors with gaps between elements.
+        Some((c, _)) if store && c.as_const() == Some(2) => 2.0,
         Some(_) => {
             if store {
                 3.0

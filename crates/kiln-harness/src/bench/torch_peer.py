@@ -97,7 +97,7 @@ def image(case, r):
     """Pooling, resizing or a norm of images, alone or with the gradient in them."""
     a, shape, op, gradient = torch.ops.aten, case["shape"], case["op"], case["gradient"]
     n, c, h, w = shape
-    twice, scales = [2 * h, 2 * w], (None, None)
+    twice, pixels = [2 * h, 2 * w], h * w
     pools = {"max pool 3×3 s2": (3, 2, 1), "max pool 2×2": (2, 2, 0), "avg pool 2×2": (2, 2, 0), "avg pool 3×3 s1": (3, 1, 1)}
     adaptive = {"global avg pool": 1, "adaptive avg pool to 7": 7}
     if op in pools:
@@ -130,8 +130,8 @@ def image(case, r):
             back = lambda g, x, m, v, w: a.native_batch_norm_backward(g, x, w, None, None, m, v, True, 1e-5, [True, False, False])[0]
         else:
             groups = 32 if op == "group norm" else c
-            norm = lambda x, w, b: a.native_group_norm(x, w, b, n, c, h * w, groups, 1e-5)
-            back = lambda g, x, m, v, w: a.native_group_norm_backward(g, x, m, v, w, n, c, h * w, groups, [True, False, False])[0]
+            norm = lambda x, w, b: a.native_group_norm(x, w, b, n, c, pixels, groups, 1e-5)
+            back = lambda g, x, m, v, w: a.native_group_norm_backward(g, x, m, v, w, n, c, pixels, groups, [True, False, False])[0]
         def forward(x, w, b): return norm(x, w, b)[0]
         def both(x, w, b, g):
             y, m, v = norm(x, w, b)

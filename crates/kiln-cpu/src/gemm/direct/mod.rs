@@ -239,10 +239,20 @@ impl Direct {
         let taps = self.y.taps * self.x.taps;
         let work = self.images * self.groups * self.outputs * self.y.places * self.x.places * taps * self.channels;
         let threads = if work < SERIAL_WORK { 1 } else { self.threads };
-        let packed = Scratch::take::<f32>(self.groups * self.outputs * self.channels * taps);
-        // SAFETY: the scratch has room for all weights.
-        unsafe { self.pack_weights(&plan, packed.ptr()) };
-        let weights = Shared(packed.ptr());
+        let in_place = self.outputs == 1
+            && self.weight_dtype == DType::F32
+            && self.has_contiguous_weights()
+            && (self.groups == 1 || self.weight_group == (self.channels * taps) as isize)
+            && self.weights.cast::<f32>().is_aligned();
+        let packed = Scratch::take::<f32>(if in_place { 0 } else { self.groups * self.outputs * self.channels * taps });
+        let weights = match in_place {
+            true => Shared(self.weights.cast()),
+            false => {
+                // SAFETY: the scratch has room for all weights.
+                unsafe { self.pack_weights(&plan, packed.ptr()) };
+                Shared(packed.ptr())
+            }
+        };
         let group_tasks = self.groups.div_ceil(plan.groups);
         pool::run(self.images * group_tasks * plan.blocks, threads, &|task| {
             let (image, rest) = (task / (group_tasks * plan.blocks), task % (group_tasks * plan.blocks));
@@ -252,6 +262,14 @@ impl Direct {
             unsafe { self.task(&plan, weights.get(), image, groups, rows, epilogue) };
         });
         Ok(true)
+    }
+
+    /// Whether the weights of one result lie in the order `[channel][tap]`, one after the other.
+    fn has_contiguous_weights(&self) -> bool {
+        let taps = self.y.taps * self.x.taps;
+        (self.x.taps == 1 || self.x.weight_stride == 1)
+            && (self.y.taps == 1 || self.y.weight_stride == self.x.taps as isize)
+            && (self.channels == 1 || self.weight_channel == taps as isize)
     }
 
     /// Weights as the tiles read them: `[group][tile][channel][tap][output]`.
@@ -268,9 +286,7 @@ impl Direct {
 
     unsafe fn pack_weights_of<T: Convert<f32>>(&self, plan: &Plan, mut to: *mut f32) {
         let taps = self.y.taps * self.x.taps;
-        let contiguous = self.x.weight_stride == 1
-            && (self.y.taps == 1 || self.y.weight_stride == self.x.taps as isize)
-            && (self.channels == 1 || self.weight_channel == taps as isize);
+        let contiguous = self.has_contiguous_weights();
         for group in 0..self.groups {
             for (outputs, _) in &plan.tiles {
                 let count = outputs.len();
