@@ -7,7 +7,9 @@
 //! What does not depend on a batched value is computed once. There is one rule an op, and a test walks over all of them.
 
 use kiln_ir::build::{BuildError, Emit, GraphBuilder};
-use kiln_ir::{Branches, ConvDims, Dim, DotDims, Error, Graph, NodeId, Op, Region, Source, TensorType, TypeError, WindowDims};
+use kiln_ir::{
+    Branches, ConvDims, Dim, DotDims, Error, Graph, NodeId, Op, Region, Source, TensorType, TypeError, WindowDims,
+};
 use std::sync::Arc;
 
 /// A value of the graph of many.
