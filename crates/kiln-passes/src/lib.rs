@@ -5,6 +5,7 @@
 //!  Graph ──▶ decompose ▶ canonicalize ▶ fold_constants ▶ simplify_algebra ▶ fold_views ▶ recognise_attention ▶ common_subexpressions ▶ dead_code ──▶ Graph
 //!
 //!  Graph ──▶ differentiate ──▶ Graph with gradients (on request, not part of the list)
+//!  Graph ──▶ recompute ──▶ Graph that computes cheap values again near late uses (on request, under a memory budget)
 //!  Graph ──▶ fold_norms ──▶ Graph whose frozen convolutions have their batch norms in the weights (on request, under `freeze`)
 //!  Graph ──▶ split_frozen ──▶ a Graph run once and a Graph run by every call (on request, under `freeze`)
 //! ```
@@ -27,6 +28,7 @@ mod fold_norms;
 mod fold_views;
 mod frozen;
 mod recognise_attention;
+mod recompute;
 mod rewrite;
 mod simplify_algebra;
 mod split_frozen;
@@ -38,6 +40,7 @@ pub use differentiate::{
 };
 
 pub use fold_norms::fold_norms;
+pub use recompute::recompute;
 pub use split_frozen::{MainInput, Split, SplitOptions, split_frozen};
 pub use vectorize::{Vectorized, vectorize};
 

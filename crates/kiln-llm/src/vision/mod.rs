@@ -70,7 +70,7 @@ pub enum PictureModel {
     /// A vision transformer.
     Vit(Vit),
     /// A convolutional network, and the name of its family.
-    ConvNet(ConvNet, &'static str),
+    ConvNet(Box<ConvNet>, &'static str),
 }
 
 impl PictureModel {
@@ -80,7 +80,7 @@ impl PictureModel {
         let (model, name) = match Family::detect(config, checkpoint)? {
             Some(family) => {
                 let net = ConvNet::new(family, config, checkpoint, &weights)?;
-                (PictureModel::ConvNet(net, family.name()), family.name())
+                (PictureModel::ConvNet(Box::new(net), family.name()), family.name())
             }
             None => (PictureModel::Vit(Vit::new(&VitConfig::detect(config, checkpoint)?, &weights)?), "vit"),
         };

@@ -80,7 +80,7 @@ impl GradScaler {
         let before: Vec<Tensor> = changing.iter().map(|var| var.get().detach()).collect();
         optimizer.step()?;
         for (var, before) in changing.iter().zip(&before) {
-            var.set(&finite.where_(&var.get().detach(), before)?)?;
+            var.set(&finite.where_(var.get().detach(), before)?)?;
         }
         self.follow(&finite)?;
         Ok(finite)

@@ -154,7 +154,21 @@ pub(crate) fn optimise(unit: &Unit<'_>, graph: Graph, observe: Observe<'_>) -> R
         }
         _ => {
             let observe = &mut |pass, graph: &Graph| observe(pass, Form::Graph(graph));
-            kiln_passes::run_options(graph, &options, observe).map_err(failed)
+            let graph = kiln_passes::run_options(graph, &options, observe).map_err(failed)?;
+            let Some(budget) = unit.options.memory_budget else { return Ok(graph) };
+            let schedule = ScheduleOptions { target, ..unit.options.schedule.clone() };
+            let mut arena = |graph: &Graph| {
+                // Whatever the layouts of inputs are, temporaries are about the same.
+                let layouts: Vec<_> = graph.inputs().iter().map(|&id| InputLayout::contiguous(graph.ty(id))).collect();
+                let schedule = kiln_kernels::schedule(graph, &layouts, &schedule).ok()?;
+                Some(kiln_kernels::plan(&schedule, &|_| None).ok()?.arena_bytes)
+            };
+            let smaller = kiln_passes::recompute(&graph, budget, &mut arena);
+            let smaller = smaller.map_err(|cause| Error::Graph { cause: Box::new(cause) })?;
+            if let Some(smaller) = &smaller {
+                observe("recompute", smaller);
+            }
+            Ok(smaller.unwrap_or(graph))
         }
     }
 }

@@ -26,12 +26,14 @@ pub struct CompileOptions {
     /// Whether it is a single operation: without `disk_cache`, its kernels are still stored by a backend that takes long to compile
     /// them.
     pub eager: bool,
+    /// Bytes of temporaries beyond which cheap values are computed again near late uses; see [`kiln_passes::recompute`].
+    pub memory_budget: Option<usize>,
 }
 
 impl Default for CompileOptions {
     fn default() -> CompileOptions {
         let (device, schedule, name) = Default::default();
-        CompileOptions { device, schedule, no_passes: false, name, disk_cache: true, eager: false }
+        CompileOptions { device, schedule, no_passes: false, name, disk_cache: true, eager: false, memory_budget: None }
     }
 }
 

@@ -45,6 +45,7 @@ stages! {
     "recognise_attention",   "passes",   "Graph",         "Graph::verify",                  "NN-recognise_attention.kiln",  "kiln-passes/src/recognise_attention.rs";
     "common_subexpressions", "passes",   "Graph",         "Graph::verify",                  "NN-common_subexpressions.kiln", "kiln-passes/src/common_subexpressions.rs";
     "dead_code",             "passes",   "Graph",         "Graph::verify",                  "NN-dead_code.kiln",            "kiln-passes/src/dead_code.rs";
+    "recompute",             "passes",   "Graph",         "Graph::verify",                  "NN-recompute.kiln",            "kiln-passes/src/recompute.rs";
     "split_frozen",          "passes",   "two Graphs",    "Graph::verify",                  "NN-split_frozen.kiln",         "kiln-passes/src/split_frozen.rs";
     "prepare",               "schedule", "Graph",         "Graph::verify",                  "NN-prepare.kiln",              "kiln-kernels/src/prepare.rs";
     "materialise",           "schedule", "works",         "Error::Unsupported",             "NN-schedule.txt",              "kiln-kernels/src/materialise.rs";

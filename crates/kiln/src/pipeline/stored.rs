@@ -42,7 +42,7 @@ pub(super) fn key(
     options: &CompileOptions,
 ) -> Key {
     // The target says what kind of device it is; which of them does not matter.
-    let CompileOptions { device: _, schedule, no_passes, name, disk_cache: _, eager: _ } = options;
+    let CompileOptions { device: _, schedule, no_passes, name, disk_cache: _, eager: _, memory_budget } = options;
     let types: Vec<String> = graph.inputs().iter().map(|&id| graph.ty(id).to_string()).collect();
     let nodes: Vec<_> = graph.nodes().iter().map(|node| (&node.op, &node.operands, &node.ty)).collect();
     let outputs: Vec<_> = graph.outputs().iter().map(|output| (output.node, output.updates)).collect();
@@ -50,7 +50,7 @@ pub(super) fn key(
     Key::build()
         .part("target", &backend.target())
         .part("compiler", &format!("{} {} {FINGERPRINT}", backend.fingerprint(), kiln_passes::FINGERPRINT))
-        .part("options", &format!("{schedule:?} no_passes={no_passes}"))
+        .part("options", &format!("{schedule:?} no_passes={no_passes} memory_budget={memory_budget:?}"))
         .part("level", level.name())
         .hashed("graph", &(nodes, outputs))
         .part("inputs", &brief(&types))

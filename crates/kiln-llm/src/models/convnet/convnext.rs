@@ -156,11 +156,11 @@ impl Forward for ConvNextBlock {
             // How strong a channel is in the whole picture, against the others.
             let strength = inner.norm_keepdim(2.0, [1, 2])?;
             let share = strength.div(&strength.mean_keepdim(-1)?.add(1e-6)?)?;
-            inner = inner.add(&inner.mul(&share)?.mul(&weight.get())?.add(&bias.get())?)?;
+            inner = inner.add(&inner.mul(&share)?.mul(weight.get())?.add(bias.get())?)?;
         }
         let mut y = self.fc2.forward(&inner)?;
         if let Some(scale) = &self.scale {
-            y = y.mul(&scale.get())?;
+            y = y.mul(scale.get())?;
         }
         x + y.permute([0, 3, 1, 2])?
     }

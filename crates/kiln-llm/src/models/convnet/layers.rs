@@ -223,7 +223,7 @@ impl Reader<'_, '_> {
         let shape @ [out, part, rows, columns] = self.shape::<4>(&full)?;
         let wrong =
             |expected| Error::WrongShape { name: format!("{}{full}", self.prefix), expected, got: shape.to_vec() };
-        if part == 0 || channels % part != 0 || out % (channels / part).max(1) != 0 || out == 0 {
+        if part == 0 || !channels.is_multiple_of(part) || !out.is_multiple_of((channels / part).max(1)) || out == 0 {
             return Err(wrong(vec![out, channels, rows, columns]));
         }
         if rows != columns || rows == 0 {

@@ -165,6 +165,10 @@ pub struct Options {
     /// The precision of f32 products. Kernels may use a lower one where that is faster; on the CPU products with quantised
     /// weights do.
     pub precision: Precision,
+    /// Bytes of temporaries that a program may take: beyond it, cheap values that wait long for a use are computed again there, as far as that
+    /// helps. Results are the same bit for bit; compiling takes longer. What is recomputed as a whole is [`crate::checkpoint`]'s. For programs of fixed
+    /// sizes.
+    pub memory_budget: Option<usize>,
     /// Whether what depends on weights alone is computed once, and weights are packed for the products that read them. This
     /// is repeated when a variable changes.
     pub freeze: bool,
@@ -199,6 +203,7 @@ impl Default for Options {
             tuning_budget: Duration::from_secs(2),
             numerics: Numerics::default(),
             precision: Precision::default(),
+            memory_budget: None,
             freeze: false,
             verify: false,
             background: false,

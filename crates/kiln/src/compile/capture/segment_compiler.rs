@@ -202,7 +202,13 @@ impl SegmentCompiler {
         };
         // What was read stays in this process.
         let (device, disk_cache) = (device(&recorded, arguments), !recorded.is_private);
-        let options = CompileOptions { device, schedule, disk_cache, ..CompileOptions::default() };
+        let options = CompileOptions {
+            device,
+            schedule,
+            disk_cache,
+            memory_budget: self.options.memory_budget,
+            ..CompileOptions::default()
+        };
         let weights = weights().filter_map(Weight::of).collect();
         let job = Job { graph: graph.clone(), layouts: layouts.clone(), frozen, compile: options, at: at.clone() };
         let code = if self.options.background {
