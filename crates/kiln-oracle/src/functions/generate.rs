@@ -210,7 +210,7 @@ impl Make {
             24 => Expression::Rows(self.place(), self.place()),
             // Each is compiled anew.
             25 if self.chance(0.2) => Expression::Scan(self.place()),
-            25 if self.chance(0.4) => {
+            25 if self.chance(0.8) => {
                 let turns = self.below(4);
                 let kinds = [
                     LoopKind::Map,

@@ -321,7 +321,7 @@ fn loops(kind: LoopKind, x: Tensor, chain: &[Unary], matrix: &Arc<Tensor>, dtype
         let goes_on = |(_, left): &(Tensor, Tensor)| left.gt(0.0);
         let loops = while_loop(goes_on, move |(row, left): &(Tensor, Tensor)| Ok((step(row)?, left.sub(1.0)?)));
         // With a bound gradients go through an op, without one turn by turn.
-        let loops = if chain.len() % 2 == 0 { loops.bounded(4) } else { loops };
+        let loops = if chain.len().is_multiple_of(2) { loops.bounded(4) } else { loops };
         move |row: Tensor| {
             Ok::<Tensor, kiln::Error>(loops.call((row, Tensor::full((), count as f64, dtype, Device::Cpu)?))?.0)
         }
