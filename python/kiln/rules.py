@@ -139,12 +139,14 @@ def _embedding_bag(
     if mode not in (_SUM, _MEAN) or sparse or indices.ndim != 1 or indices.shape[0] == 0:
         return NotImplemented
     bags = offsets.shape[0] - (1 if include_last_offset else 0)
+    # What is behind the last offset, where that is an end, belongs to one bag more, which is dropped.
+    ends = offsets.shape[0]
     if bags == 0:
         return NotImplemented
     count = indices.shape[0]
     # A bag begins where its offset says; several may begin at one place, or at the end.
     begins = torch.zeros(count + 1, dtype=torch.int64, device=indices.device)
-    begins = aten.index_put(begins, [offsets[:bags].long()], torch.ones((), dtype=torch.int64, device=indices.device), True)
+    begins = aten.index_put(begins, [offsets.long()], torch.ones((), dtype=torch.int64, device=indices.device), True)
     bag = begins.cumsum(0)[:count] - 1
     dtype = torch.promote_types(weight.dtype, torch.float32)
     counted = (indices != padding_idx) if padding_idx >= 0 else torch.ones_like(indices, dtype=torch.bool)
@@ -153,12 +155,18 @@ def _embedding_bag(
         rows = rows * per_sample_weights.to(dtype).unsqueeze(-1)
     if padding_idx >= 0:
         rows = torch.where(counted.unsqueeze(-1), rows, 0)
-    out = aten.index_put(rows.new_zeros(bags, rows.shape[1]), [bag], rows, True)
-    sizes = aten.index_put(bag.new_zeros(bags), [bag], counted.long(), True)
+    out = aten.index_put(rows.new_zeros(ends, rows.shape[1]), [bag], rows, True)[:bags]
+    sizes = aten.index_put(bag.new_zeros(ends), [bag], counted.long(), True)[:bags]
     if mode == _MEAN:
         out = out / sizes.clamp(min=1).unsqueeze(-1)
     kind = offsets.dtype
     return out.to(weight.dtype), bag.to(kind), sizes.to(kind), torch.zeros_like(sizes).to(kind)
+
+
+def _of_bags(grad, bag):
+    """The gradient of each row's bag, nothing for rows behind the last bag."""
+    bags = grad.shape[0]
+    return torch.where((bag < bags).unsqueeze(-1), grad.index_select(0, bag.clamp(max=bags - 1)), 0)
 
 
 def _embedding_bag_backward(
@@ -176,7 +184,7 @@ def _embedding_bag_weights_backward(grad, weight, indices, offsets, offset2bag, 
     if mode != _SUM or indices.shape[0] == 0:
         return NotImplemented
     dtype = torch.promote_types(grad.dtype, torch.float32)
-    felt = (grad.to(dtype).index_select(0, offset2bag.long()) * aten.embedding(weight, indices).to(dtype)).sum(-1)
+    felt = (_of_bags(grad.to(dtype), offset2bag.long()) * aten.embedding(weight, indices).to(dtype)).sum(-1)
     return (torch.where(indices != padding_idx, felt, 0) if padding_idx >= 0 else felt).to(grad.dtype)
 
 
@@ -187,9 +195,9 @@ def _embedding_bag_dense_backward(
         return NotImplemented
     dtype = torch.promote_types(grad.dtype, torch.float32)
     bag = offset2bag.long()
-    rows = grad.to(dtype).index_select(0, bag)
+    rows = _of_bags(grad.to(dtype), bag)
     if mode == _MEAN:
-        rows = rows / bag_size.index_select(0, bag).clamp(min=1).unsqueeze(-1)
+        rows = rows / bag_size.index_select(0, bag.clamp(max=grad.shape[0] - 1)).clamp(min=1).unsqueeze(-1)
     if per_sample_weights is not None:
         rows = rows * per_sample_weights.to(dtype).unsqueeze(-1)
     if scale_grad_by_freq:

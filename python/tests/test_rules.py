@@ -76,6 +76,21 @@ def test_bags_of_embeddings(mode, padding):
     assert not kiln.report().fallbacks, str(kiln.report())
 
 
+@pytest.mark.parametrize("mode", ["sum", "mean"])
+def test_the_last_offset_ends_the_last_bag(mode):
+    # The last two rows are in no bag.
+    offsets = torch.tensor([0, 3, 3, 6])
+    indices = torch.tensor([1, 2, 1, 4, 0, 2, 2, 1])
+    weight = torch.randn(5, 6)
+
+    def function(weight):
+        return F.embedding_bag(indices, weight, offsets, mode=mode, include_last_offset=True)
+
+    got = gradients(torch.compile(function, backend="kiln", fullgraph=True), weight)
+    expected = gradients(lambda weight: F.embedding_bag(indices[:6], weight, offsets, mode=mode, include_last_offset=True), weight)
+    assert_close(got, expected)
+
+
 @pytest.mark.parametrize("mode", ["bilinear", "nearest"])
 @pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
 @pytest.mark.parametrize("corners", [False, True])

@@ -212,6 +212,97 @@ fn gradients_of_weights_are_those_of_plain_loops() {
     assert!(ran > 400, "{ran}");
 }
 
+/// The gradient of a column of taps over square images of ones, all of which are the same memory.
+fn gradient_of_ones(
+    isa: Isa,
+    ones: &[f32],
+    [images, channels, outputs]: [usize; 3],
+    size: usize,
+    taps: usize,
+) -> Gradient {
+    assert_eq!(ones.len(), (size + taps - 1) * size, "an image");
+    let axis = |taps: usize| WindowAxis {
+        taps,
+        stride: 1,
+        dilation: 1,
+        start: 0,
+        length: (size + taps - 1) as isize,
+        places: size,
+        weight_stride: 1,
+    };
+    let windows = Direct {
+        isa,
+        threads: 2,
+        image: ones.as_ptr().cast(),
+        image_dtype: DType::F32,
+        images,
+        image_stride: 0,
+        group_stride: 0,
+        channels,
+        channel_stride: 0,
+        row_stride: size as isize,
+        weights: std::ptr::null(),
+        weight_dtype: DType::F32,
+        weight_group: 0,
+        weight_output: 0,
+        weight_channel: taps as isize,
+        groups: 1,
+        outputs,
+        y: axis(taps),
+        x: axis(1),
+    };
+    Gradient {
+        windows,
+        gradient: ones.as_ptr().cast(),
+        dtype: DType::F32,
+        image_stride: 0,
+        group_stride: 0,
+        output_stride: 0,
+        row_stride: size as isize,
+        pixel_stride: 1,
+    }
+}
+
+/// A chain of single additions of ones sticks at 2²⁴. Lanes are outputs here: each has every pixel.
+#[test]
+fn long_sums_of_gradients_lose_nothing() {
+    let (images, outputs, size, taps) = (65, 12, 512, 2);
+    let ones = vec![1.0; (size + taps - 1) * size];
+    for isa in Isa::available().filter(|isa| *isa != Isa::Portable) {
+        let gradient = gradient_of_ones(isa, &ones, [images, 1, outputs], size, taps);
+        let kept = Kept { columns: taps, results: Mutex::new(vec![f32::NAN; outputs * taps]) };
+        // SAFETY: every image and every output's gradient are the ones.
+        assert!(unsafe { gradient.run(&kept) }.unwrap(), "not run");
+        let wanted = (images * size * size) as f32;
+        assert_eq!(kept.results.into_inner().unwrap(), vec![wanted; outputs * taps], "{isa:?}");
+    }
+}
+
+/// Keeps the first column and the number of columns of each tile.
+struct Columns(Mutex<Vec<(usize, usize)>>);
+
+impl Epilogue for Columns {
+    unsafe fn apply(&self, tile: Tile) {
+        self.0.lock().unwrap().push((tile.column, tile.columns));
+    }
+}
+
+/// One group with few outputs would else be the work of one thread.
+#[test]
+fn channels_of_a_group_are_tasks_of_their_own() {
+    let (channels, size, taps) = (5, 16, 3);
+    let ones = vec![1.0; (size + taps - 1) * size];
+    for isa in Isa::available().filter(|isa| *isa != Isa::Portable) {
+        let gradient = gradient_of_ones(isa, &ones, [1, channels, 2], size, taps);
+        let columns = Columns(Mutex::default());
+        // SAFETY: every channel and every output's gradient are the ones.
+        assert!(unsafe { gradient.run(&columns) }.unwrap(), "not run");
+        let mut tiles = columns.0.into_inner().unwrap();
+        tiles.sort_unstable();
+        assert_eq!(tiles, (0..channels).map(|channel| (channel * taps, taps)).collect::<Vec<_>>(), "{isa:?}");
+    }
+}
+
 #[test]
 fn results_are_those_of_plain_loops() {
     let mut random = Random(11);

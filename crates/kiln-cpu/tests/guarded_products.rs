@@ -61,3 +61,21 @@ fn convolutions_read_through_padding() {
         }
     }
 }
+
+/// A right operand with few columns in plain memory is no image under windows: it gets no code of a convolution's weight gradient.
+#[test]
+fn few_columns_are_no_gradient_of_weights() {
+    let text = "graph(%0: f32[64, 64], %1: f32[64, 4]) {
+  %2: f32[64, 4] = dot %0, %1 {lhs_batch=[], rhs_batch=[], lhs_contract=[1], rhs_contract=[0]}
+  return %2
+}";
+    let graph = Graph::parse(text).unwrap();
+    let layouts: Vec<InputLayout> = graph.inputs().iter().map(|&id| InputLayout::contiguous(graph.ty(id))).collect();
+    let schedule = schedule(&graph, &layouts, &ScheduleOptions::default()).unwrap();
+    assert_eq!(schedule.steps.len(), 1, "{schedule}");
+    for isa in Isa::available() {
+        let code = CpuBackend::with_isa(isa).compile(&schedule.steps[0].kernel).unwrap();
+        let parts = code.disassembly().unwrap_or_default();
+        assert!(!parts.contains("finishes gradients of weights"), "{isa:?}: {parts}");
+    }
+}

@@ -304,7 +304,9 @@ pub(crate) fn operand(
 ) -> Result<Strided, FusionRejection> {
     let view = strided(scope, node, args)?;
     let shape = &scope.graph.ty(node).shape;
-    if is_row_major(&view.strides, shape) { Ok(view) } else { Err(FusionRejection { node }) }
+    // Launches of a body get addresses of bytes, and two i4 share one.
+    let is_whole = scope.graph.ty(node).dtype != DType::I4 || view.offset.is_zero();
+    if is_whole && is_row_major(&view.strides, shape) { Ok(view) } else { Err(FusionRejection { node }) }
 }
 
 /// The launch of a loop.

@@ -1,12 +1,14 @@
 //! Choices that need not be made: where the predicate is known, the side that it chooses takes their place; where both sides are a few
-//! operations on each element, both are computed and selected. That fuses with what is around it, and nobody has to look at the predicate.
+//! operations on each of a moderate number of elements, both are computed and selected. That fuses with what is around it, and nobody has to look at the predicate.
 
 use crate::rewrite::{Found, Rewriter, rewrite};
 use crate::{Options, Rewritten};
-use kiln_ir::{Dim, Error, Graph, Node, NodeId, Op};
+use kiln_ir::{Dim, Error, Graph, Node, NodeId, Op, TensorType};
 
 /// Operations on each element, of both sides together, that take less time than to look at a predicate and launch one side by itself.
 const FEW: usize = 12;
+/// Elements of each of them, at the most: beyond it, and where the number is not known, one side is less work than two.
+const MOST_ELEMENTS: usize = 65_536;
 
 /// The pass.
 pub(crate) fn run(graph: Graph, _: &Options) -> Result<Rewritten, Error> {
@@ -24,7 +26,7 @@ fn rule(rw: &mut Rewriter, node: &Node) -> Found {
         return inline(rw, node, side, *result).map(Some);
     }
     let (Some(left), Some(right)) = (pointwise_ops(then), pointwise_ops(otherwise)) else { return Ok(None) };
-    if left + right > FEW {
+    if left + right > FEW || !is_small(&node.ty) {
         return Ok(None);
     }
     let (left, right) = (inline(rw, node, then, *result)?, inline(rw, node, otherwise, *result)?);
@@ -37,14 +39,18 @@ fn rule(rw: &mut Rewriter, node: &Node) -> Found {
     rw.replace(node, Op::Select, &[predicate, left, right])
 }
 
-/// The number of operations on elements; nothing if there are others.
+fn is_small(ty: &TensorType) -> bool {
+    ty.elements().as_usize().is_some_and(|elements| elements <= MOST_ELEMENTS)
+}
+
+/// The number of operations on elements; nothing if there are others, or too many elements.
 fn pointwise_ops(side: &Graph) -> Option<usize> {
     let mut count = 0;
     for node in side.nodes() {
         match &node.op {
             Op::Input { .. } | Op::Full { .. } | Op::Iota { .. } => {}
             op if op.is_view() => {}
-            op if op.is_pointwise() => count += 1,
+            op if op.is_pointwise() && is_small(&node.ty) => count += 1,
             _ => return None,
         }
     }

@@ -6,7 +6,8 @@
 //!  z ──▶ gelu ──▶ a ──▶ product … … … z ──▶ gelu ──▶ gradient     z is needed there anyway
 //! ```
 //!
-//! Every op is a function of its operands, random bits too, so results are the same bit for bit. What is computed again begins at z + −0, where an element of a
+//! Every op is a function of its operands, random bits too, so results are the same within the rounding of fused code: a value that is computed again
+//! inside of a kernel may be contracted with what reads it there. Short floats, which such a kernel does not round, are kept. What is computed again begins at z + −0, where an element of a
 //! late value chooses between two −0: fusion would compute it early otherwise, beside the first one.
 
 use crate::frozen::bytes_of;
@@ -37,20 +38,23 @@ struct Candidate {
 
 /// The graph with values computed again until `measure`, which says how many bytes of temporaries a graph takes, gives `budget` or less, or nothing more
 /// helps; nothing if it fits as it is, or if nothing helps. Which values: those that free most bytes for longest, whose operands are needed at the
-/// late use anyway. A choice that does not measure smaller is taken back.
+/// late use anyway. A choice that does not measure smaller is taken back. `rounds_each` says that every op rounds as if it ran alone; otherwise
+/// nothing is computed again that goes through floats shorter than f32.
 pub fn recompute(
     graph: &Graph,
     budget: usize,
+    rounds_each: bool,
     measure: &mut dyn FnMut(&Graph) -> Option<usize>,
 ) -> Result<Option<Graph>, Error> {
     let Some(mut bytes) = measure(graph).filter(|&bytes| bytes > budget) else { return Ok(None) };
     let mut best: Option<Graph> = None;
     let mut measures = 1;
-    let mut refused: Vec<(String, usize)> = Vec::new();
+    // Values of the current graph that do not help by themselves.
+    let mut refused: Vec<NodeId> = Vec::new();
     while bytes > budget && measures < MOST_MEASURES {
         let current = best.as_ref().unwrap_or(graph);
-        let mut candidates = candidates(current);
-        candidates.retain(|candidate| !refused.contains(&signature(current, candidate)));
+        let mut candidates = candidates(current, rounds_each);
+        candidates.retain(|candidate| !refused.contains(&candidate.value));
         if candidates.is_empty() {
             break;
         }
@@ -67,17 +71,14 @@ pub fn recompute(
             }
         };
         match found {
-            Some((graph, less)) => (best, bytes) = (Some(graph), less),
-            None => refused.push(signature(current, &candidates[0])),
+            Some((graph, less)) => {
+                (best, bytes) = (Some(graph), less);
+                refused.clear();
+            }
+            None => refused.push(candidates[0].value),
         }
     }
     Ok(best)
-}
-
-/// A candidate, recognised in a graph with other numbers.
-fn signature(graph: &Graph, candidate: &Candidate) -> (String, usize) {
-    let node = graph.node(candidate.value);
-    (format!("{:?} {}", node.op, node.ty), candidate.chain.len())
 }
 
 /// The places that read each node, in order; outputs read at the end.
@@ -90,11 +91,15 @@ fn uses(graph: &Graph) -> Vec<Vec<usize>> {
     uses
 }
 
+fn is_given(op: &Op) -> bool {
+    matches!(op, Op::Input { .. } | Op::Constant(_))
+}
+
 fn is_cheap(op: &Op) -> bool {
     op.is_pointwise() || op.is_view() || matches!(op, Op::RandomBits { .. } | Op::Full { .. } | Op::Iota { .. })
 }
 
-fn candidates(graph: &Graph) -> Vec<Candidate> {
+fn candidates(graph: &Graph, rounds_each: bool) -> Vec<Candidate> {
     let uses = uses(graph);
     // A value is needed as long as what is computed from it without memory of its own.
     let mut last: Vec<usize> = uses.iter().map(|uses| uses.last().copied().unwrap_or(0)).collect();
@@ -108,7 +113,8 @@ fn candidates(graph: &Graph) -> Vec<Candidate> {
     let found = graph.iter().filter_map(|(id, node)| {
         let bytes = bytes_of(&node.ty);
         // What is not cheap stays; what is computed from it for late uses must not be computed early, since it would be kept beside it.
-        let stays = !is_cheap(&node.op) && node.ty.dtype == DType::F32;
+        // What is given takes none of the program's memory, whoever reads it when.
+        let stays = !is_cheap(&node.op) && !is_given(&node.op) && node.ty.dtype == DType::F32;
         if !(node.op.is_pointwise() || stays) || bytes < LEAST_BYTES || bytes == usize::MAX {
             return None;
         }
@@ -122,10 +128,9 @@ fn candidates(graph: &Graph) -> Vec<Candidate> {
         if stays {
             return Some(Candidate { value: id, from, chain: Vec::new(), gain: bytes as u128 * wait as u128 });
         }
-        let (chain, leaves) = chain(graph, id)?;
+        let (chain, leaves) = chain(graph, id, rounds_each)?;
         // Leaves that are gone by then would have to be kept instead.
-        let is_given = |leaf: NodeId| matches!(graph.node(leaf).op, Op::Input { .. } | Op::Constant(_));
-        let kept = leaves.iter().filter(|&&leaf| last[leaf.index()] < from && !is_given(leaf));
+        let kept = leaves.iter().filter(|&&leaf| last[leaf.index()] < from && !is_given(&graph.node(leaf).op));
         let kept = kept.map(|&leaf| bytes_of(graph.ty(leaf))).fold(0, usize::saturating_add);
         let saved = bytes.checked_sub(kept).filter(|&saved| saved > 0)?;
         Some(Candidate { value: id, from, chain, gain: saved as u128 * wait as u128 })
@@ -133,8 +138,9 @@ fn candidates(graph: &Graph) -> Vec<Candidate> {
     found.collect()
 }
 
-/// What a value is cheaply computed from, operands first, and the values that this begins with.
-fn chain(graph: &Graph, id: NodeId) -> Option<(Vec<NodeId>, Vec<NodeId>)> {
+/// What a value is cheaply computed from, operands first, and the values that this begins with. Nothing if it would be other bits: a short float is
+/// rounded where it is kept, and not inside of a kernel, unless each op rounds.
+fn chain(graph: &Graph, id: NodeId, rounds_each: bool) -> Option<(Vec<NodeId>, Vec<NodeId>)> {
     let (mut open, mut inside, mut leaves) = (vec![id], Vec::new(), Vec::new());
     while let Some(at) = open.pop() {
         if inside.contains(&at) || leaves.contains(&at) {
@@ -145,7 +151,8 @@ fn chain(graph: &Graph, id: NodeId) -> Option<(Vec<NodeId>, Vec<NodeId>)> {
             continue;
         }
         inside.push(at);
-        if inside.len() > MOST_NODES {
+        let is_short = matches!(graph.ty(at).dtype, DType::F16 | DType::Bf16);
+        if inside.len() > MOST_NODES || is_short && !rounds_each {
             return None;
         }
         open.extend(&graph.node(at).operands);
@@ -237,4 +244,59 @@ fn after(b: &mut GraphBuilder, value: NodeId, late: Option<NodeId>) -> Result<No
     let chosen = b.emit(Op::Select, &[chooses, x, y])?;
     let spread = b.emit(Op::Expand { shape: ty.shape }, &[chosen])?;
     b.emit(Op::Binary(BinaryOp::Add), &[value, spread])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::recompute;
+    use kiln_ir::Graph;
+
+    /// Values of a dtype that wait for the last of ten products.
+    fn waiting(dtype: &str, head: &str, first: usize, late: &[usize]) -> Graph {
+        let ty = format!("{dtype}[64, 64]");
+        let mut text = format!("graph(%0: {ty}, %1: {ty}) {{\n{}", head.replace("TY", &ty));
+        let dims = "{lhs_batch=[], rhs_batch=[], lhs_contract=[1], rhs_contract=[0]}";
+        let mut at = first;
+        let mut product = |lhs: usize, rhs: usize| {
+            text += &format!("  %{at}: {ty} = dot %{lhs}, %{rhs} {dims}\n");
+            at += 1;
+        };
+        product(first - 2, first - 1);
+        (first..first + 9).for_each(|last| product(last, last));
+        late.iter().enumerate().for_each(|(number, &value)| product(first + 9 + number, value));
+        Graph::parse(&format!("{text}  return %{}\n}}", at - 1)).expect("a graph")
+    }
+
+    const EXPS: &str = "  %2: TY = exp %0\n  %3: TY = exp %1\n";
+
+    #[test]
+    fn what_is_given_takes_no_memory() {
+        let mut bytes = 100;
+        let mut less = |_: &Graph| {
+            bytes -= 1;
+            Some(bytes)
+        };
+        assert!(recompute(&waiting("f32", "", 2, &[0, 1]), 0, true, &mut less).expect("a graph").is_none());
+    }
+
+    #[test]
+    fn short_floats_are_kept_where_kernels_do_not_round_them() {
+        for (dtype, rounds_each, is_kept) in [("bf16", false, true), ("bf16", true, false), ("f32", false, false)] {
+            let mut bytes = 100;
+            let mut less = |_: &Graph| {
+                bytes -= 1;
+                Some(bytes)
+            };
+            let made = recompute(&waiting(dtype, EXPS, 4, &[2, 3]), 0, rounds_each, &mut less).expect("a graph");
+            assert_eq!(made.is_none(), is_kept, "{dtype} {rounds_each}");
+        }
+    }
+
+    /// As it is, with both values computed again, with one, with the other.
+    #[test]
+    fn a_value_that_does_not_help_says_nothing_of_an_equal_one() {
+        let mut bytes = [100, 100, 100, 50].into_iter();
+        let made = recompute(&waiting("f32", EXPS, 4, &[2, 3]), 60, true, &mut |_| bytes.next());
+        assert!(made.expect("a graph").is_some());
+    }
 }

@@ -8,7 +8,7 @@
 
 use kiln_ir::build::{BuildError, Emit, GraphBuilder};
 use kiln_ir::{
-    Branches, ConvDims, Dim, DotDims, Error, Graph, NodeId, Op, Region, Source, TensorType, TypeError, WindowDims,
+    Branches, ConvDims, Dim, DotDims, Error, Graph, Node, NodeId, Op, Region, Source, TensorType, TypeError, WindowDims,
 };
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ pub struct Vectorized {
 }
 
 /// Writes a graph of one example for `size` examples: `inputs` are its inputs in order. Every result has the axis of examples. An error where
-/// an op has no form for many: a loop until a condition fails, random numbers of batched seeds.
+/// an op has no form for many: a loop until a condition fails, random numbers of batched seeds, a choice an example between sides that may fail.
 pub fn vectorize(b: &mut GraphBuilder, graph: &Graph, size: &Dim, inputs: &[Vectorized]) -> Result<Vec<NodeId>, Error> {
     let mut values: Vec<Vectorized> = Vec::with_capacity(graph.nodes().len());
     for node in graph.nodes() {
@@ -272,6 +272,11 @@ fn chosen(
 ) -> Result<NodeId, Error> {
     let (predicate, given) = (operands[0], &operands[1..]);
     if predicate.is_batched {
+        // An index that is out of range on the side an example does not take is not looked at.
+        let may_fail = |node: &Node| matches!(node.op, Op::Gather { .. } | Op::Scatter { .. }) || node.op.has_bodies();
+        if [branches.then(), branches.otherwise()].into_iter().flat_map(Graph::nodes).any(may_fail) {
+            return Err(refused("a choice an example of what may fail", b.ty(&predicate.node)));
+        }
         let then = vectorize(b, branches.then(), size, given)?[result];
         let otherwise = vectorize(b, branches.otherwise(), size, given)?[result];
         let shape = b.ty(&then).shape;

@@ -123,6 +123,10 @@ impl Sizes<'_> {
     fn bytes(&self, elements: &Dim, dtype: DType) -> Result<isize, LaunchError> {
         let elements = self.get(elements)?;
         let bits = elements.checked_mul(dtype.size_in_bits() as i64).ok_or(LaunchError::BadSize { value: elements })?;
+        // An element that shares its byte with the one before has no address.
+        if bits % 8 != 0 {
+            return Err(LaunchError::BadSize { value: elements });
+        }
         isize::try_from(bits / 8).map_err(|_| LaunchError::BadSize { value: elements })
     }
 }

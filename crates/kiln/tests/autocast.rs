@@ -221,3 +221,68 @@ fn steps_that_overflow_in_f16_are_left_out_by_one_program() -> Result<()> {
     }
     Ok(())
 }
+
+/// Two operands of different types, as a region leaves them, against PyTorch's type of the result on a processor.
+#[test]
+fn operands_of_several_types_meet() -> Result<()> {
+    use kiln::{CrossEntropy, Reduction, SampleMode, SamplePadding};
+    const MEAN: Reduction = Reduction::Mean;
+    type F = fn(&Tensor, &Tensor) -> Result<Tensor>;
+    let cases: [(&str, F, [DType; 3]); 20] = {
+        let (long, short) = ([DType::F32; 3], [DType::Bf16; 3]);
+        let widest = [DType::F32, DType::Bf16, DType::F32];
+        [
+            ("prelu", |x, y| x.prelu(&y.select(0, 0)?), short),
+            ("addmm", |x, y| x.addmm(y, x, 1.0, 1.0), short),
+            ("addmv", |x, y| x.select(0, 0)?.addmv(y, &x.select(0, 0)?, 1.0, 1.0), short),
+            ("baddbmm", |x, y| x.unsqueeze(0)?.baddbmm(&y.unsqueeze(0)?, &x.unsqueeze(0)?, 1.0, 1.0), short),
+            ("addbmm", |x, y| x.addbmm(&y.unsqueeze(0)?, &x.unsqueeze(0)?, 1.0, 1.0), short),
+            ("huber_loss", |x, y| x.huber_loss(y, 1.0, MEAN), long),
+            ("binary_cross_entropy", |x, y| x.binary_cross_entropy(y, MEAN), long),
+            ("kl_div", |x, y| x.kl_div(y, false, MEAN), long),
+            ("poisson_nll_loss", |x, y| x.poisson_nll_loss(y, MEAN), long),
+            ("soft_margin_loss", |x, y| x.soft_margin_loss(y, MEAN), long),
+            ("hinge_embedding_loss", |x, y| x.hinge_embedding_loss(y, 1.0, MEAN), long),
+            (
+                "nll_loss",
+                |x, y| {
+                    let choices = CrossEntropy { weight: Some(y.select(0, 0)?), ..CrossEntropy::default() };
+                    x.nll_loss(&Tensor::arange(4, DType::I64, Device::Cpu)?, &choices)
+                },
+                long,
+            ),
+            ("triplet_margin_loss", |x, y| x.triplet_margin_loss(y, x, 1.0, 2.0, MEAN), long),
+            (
+                "grid_sample",
+                |x, y| {
+                    let grid = y.reshape([1, 2, 4, 2])?;
+                    x.reshape([1, 1, 4, 4])?.grid_sample(&grid, SampleMode::Bilinear, SamplePadding::Zeros, false)
+                },
+                long,
+            ),
+            ("cdist", |x, y| x.cdist(y, 2.0), long),
+            ("cosine_similarity", |x, y| x.cosine_similarity(y, 1, 1e-8), widest),
+            ("pairwise_distance", |x, y| x.pairwise_distance(y, 2.0, 1e-6), widest),
+            ("lstsq", |x, _| x.to_dtype(DType::F32)?.lstsq(&x.to_dtype(DType::F32)?), long),
+            ("pinv", |x, _| x.to_dtype(DType::F32)?.pinv(None), long),
+            ("matrix_power", |x, _| x.to_dtype(DType::F32)?.matrix_power(3), long),
+        ]
+    };
+    let eye = Tensor::eye(4, DType::F32, Device::Cpu)?;
+    let x = Tensor::full([4, 4], 0.25, DType::F32, Device::Cpu)?.add(&eye.mul(0.5)?)?;
+    let short = x.to_dtype(DType::Bf16)?;
+    for (name, run, expected) in cases {
+        for ((x, y), expected) in [(&x, &x), (&short, &short), (&x, &short)].into_iter().zip(expected) {
+            let y = autocast(DType::Bf16, || run(x, y))?;
+            assert_eq!(y.dtype(), expected, "{name}");
+        }
+    }
+    // The gradient of a factorisation too.
+    let x = x.requires_grad();
+    let gradient = autocast(DType::Bf16, || -> Result<Tensor> {
+        let y = x.pinv(None)?.add(x.lstsq(&x)?)?.add(x.inverse()?)?.sum(..)?;
+        Ok(y.gradients(&[&x])?.get(&x).unwrap().clone())
+    })?;
+    assert_eq!(gradient.dtype(), DType::F32);
+    Ok(())
+}

@@ -1,8 +1,10 @@
 //! Choices that stay in the graph: one side runs.
 
+use kiln::ir::Graph;
 use kiln::runtime::QueuedBackend;
+use kiln::runtime::event::{self, Category, Event};
 use kiln::{DType, Device, Error, Options, Result, Tensor, Var, compile, compile_with, cond, scan, while_loop};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 fn numbers(length: usize, from: f32) -> Tensor {
@@ -173,5 +175,78 @@ fn predicates_are_read_behind_the_queue() -> Result<()> {
         assert_eq!(backend.waits(), waits + 1);
         assert_eq!(got.to_vec::<f32>()?, f.inner()(&x)?.to_vec::<f32>()?);
     }
+    Ok(())
+}
+
+/// What is said to be slow on this thread while `work` is done.
+fn slow(work: impl FnOnce() -> Result<()>) -> Result<String> {
+    let events: Arc<Mutex<Vec<String>>> = Arc::default();
+    let (into, own) = (events.clone(), std::thread::current().id());
+    let listening = event::listen(&[Category::Perf], move |event: &Event| {
+        if std::thread::current().id() == own && matches!(event, Event::Slow { .. }) {
+            into.lock().unwrap_or_else(PoisonError::into_inner).push(event.to_string());
+        }
+    });
+    work()?;
+    drop(listening);
+    Ok(events.lock().unwrap_or_else(PoisonError::into_inner).join("\n"))
+}
+
+/// Where both sides run, an event says so and why.
+#[test]
+fn both_sides_are_said_to_run() -> Result<()> {
+    let f = compile(|x: &Tensor| cond(&x.sum(..)?.gt(0.0)?, || x.mul(x.amax(..)?.item::<f32>()?), || x.neg()));
+    let said = slow(|| f.call(&numbers(2, 1.0)).map(|_| ()))?;
+    assert!(said.contains("both sides of cond are computed") && said.contains("cond.rs"), "{said}");
+    let f = compile(|x: &Tensor| cond(&x.sum(..)?.gt(0.0)?, || x.cumsum(0), || x.neg()));
+    assert_eq!(slow(|| f.call(&numbers(2, 1.0)).map(|_| ()))?, "");
+    Ok(())
+}
+
+/// Two i4 share a byte: one that begins in its middle is copied for a side.
+#[test]
+fn sides_read_i4_at_odd_offsets() -> Result<()> {
+    let text = "graph(%0: bool[], %1: i4[6]) {
+      %2: i4[4] = slice %1 {start=[1], size=[4], step=[1]}
+      %3: i32[4] = cond %0, %2 {result=0, then=graph(%0: i4[4]) {
+        %1: i32[4] = cast %0
+        %2: i32[4] = scan_sum %1 {axis=0}
+        return %2
+      }, otherwise=graph(%0: i4[4]) {
+        %1: i32[4] = cast %0
+        return %1
+      }}
+      return %3
+    }";
+    let graph = Graph::parse(text).expect("a graph");
+    let inputs = |flag: bool| {
+        let packed = Tensor::new([1i32, 2, 3, 4, 5, 6], Device::Cpu)?.to_dtype(DType::I4)?;
+        Ok::<_, Error>([Tensor::new(flag, Device::Cpu)?, packed])
+    };
+    let compiled = kiln::compile_graph(&graph, &[])?;
+    for (flag, wanted) in [(true, [2, 5, 9, 14]), (false, [2, 3, 4, 5])] {
+        let given = [
+            kiln::ir::HostTensor::from_f64(DType::Bool, &[], &[f64::from(flag)]).expect("a flag"),
+            kiln::ir::HostTensor::from_f64(DType::I4, &[6], &[1., 2., 3., 4., 5., 6.]).expect("numbers"),
+        ];
+        let interpreted = kiln::ir::interpret::run(&graph, &given).expect("a run");
+        let interpreted: Vec<i32> = (0..4).map(|at| interpreted[0].get_f64(at) as i32).collect();
+        assert_eq!(interpreted, wanted);
+        assert_eq!(compiled.run(&inputs(flag)?)?[0].to_vec::<i32>()?, wanted);
+    }
+    Ok(())
+}
+
+/// The gradient of a choice between linear sides depends on no argument: as in eager code, it is on no tape.
+#[test]
+fn a_gradient_that_depends_on_nothing_is_on_no_tape() -> Result<()> {
+    let f = |x: &Tensor| {
+        let y = cond(&x.sum(..)?.gt(0.0)?, || x.neg()?.sum(..), || x.mul(2.0)?.sum(..))?;
+        Ok(y.gradients_on_tape(&[x])?.get(x).expect("y depends on x").clone())
+    };
+    let x = numbers(3, 0.5).requires_grad();
+    let (eager, compiled) = (f(&x)?, compile(f).call(&x)?);
+    assert_eq!(eager.to_vec::<f32>()?, compiled.to_vec::<f32>()?);
+    assert_eq!((eager.has_tape(), compiled.has_tape()), (false, false));
     Ok(())
 }

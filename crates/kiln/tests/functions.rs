@@ -164,3 +164,128 @@ fn forward_derivatives_agree_with_differences() -> Result<()> {
     close(&change, [3.0, 6.0 * E]);
     Ok(())
 }
+
+fn f64s(numbers: &[f64]) -> Tensor {
+    Tensor::from_vec(numbers.to_vec(), numbers.len(), Device::Cpu).unwrap()
+}
+
+/// The gradient of the sum of a function.
+fn slope(f: impl Fn(&Tensor) -> Result<Tensor>, x: &[f64]) -> Result<Vec<f64>> {
+    let x = f64s(x).requires_grad();
+    f(&x)?.sum(..)?.gradients(&[&x])?.get(&x).unwrap().to_vec::<f64>()
+}
+
+#[track_caller]
+fn near(got: &[f64], expected: &[f64]) {
+    let is_near = |(a, b): (&f64, &f64)| (a - b).abs() < 1e-6 || (a.is_nan() && b.is_nan()) || a == b;
+    assert!(got.len() == expected.len() && got.iter().zip(expected).all(is_near), "{got:?} for {expected:?}");
+}
+
+const HALF: f64 = std::f64::consts::FRAC_1_SQRT_2;
+const LN_2: f64 = std::f64::consts::LN_2;
+const INF: f64 = f64::INFINITY;
+const NAN: f64 = f64::NAN;
+
+/// PyTorch's numbers, but for the gradient of `binary_cross_entropy` at 0 and 1, which there divides by 1e-12.
+#[test]
+fn gradients_at_ties_and_edges_are_numbers() -> Result<()> {
+    near(&slope(|x| x.hypot(3.0), &[3.0, -3.0, 0.0, 4.0])?, &[HALF, -HALF, 0.0, 0.8]);
+    near(&slope(|x| f64s(&[3.0, 4.0]).hypot(x), &[3.0, 3.0])?, &[HALF, 0.6]);
+    near(&slope(|x| x.hypot(0.0), &[0.0])?, &[0.0]);
+    near(&slope(|x| x.hypot(x), &[0.0, 1.0])?, &[0.0, 2.0 * HALF]);
+    let (x, y) = (f64s(&[0.0, INF, NAN, NAN, 0.0, 3.0]), f64s(&[0.0, NAN, -INF, 1.0, NAN, 4.0]));
+    near(&x.hypot(&y)?.to_vec::<f64>()?, &[0.0, INF, INF, NAN, NAN, 5.0]);
+
+    near(&slope(|x| x.logaddexp(0.0), &[0.0])?, &[0.5]);
+    near(&slope(|x| f64s(&[0.0]).logaddexp(x), &[0.0])?, &[0.5]);
+    let (x, y) = (f64s(&[INF, -INF, INF, NAN, 1.0]), f64s(&[INF, -INF, -INF, 1.0, NAN]));
+    near(&x.logaddexp(&y)?.to_vec::<f64>()?, &[INF, -INF, INF, NAN, NAN]);
+
+    near(&slope(|x| x.xlogy(2.0), &[0.0])?, &[LN_2]);
+    let y = f64s(&[0.0, -1.0, INF, NAN, 2.0]);
+    near(&y.zeros_like()?.xlogy(&y)?.to_vec::<f64>()?, &[0.0, 0.0, 0.0, NAN, 0.0]);
+
+    let target = f64s(&[0.0, 1.0, 1.0, 0.0]);
+    let loss = |x: &Tensor| x.binary_cross_entropy(&target, kiln::Reduction::None);
+    let x = [0.0, 1.0, 0.0, 1.0];
+    near(&loss(&f64s(&x))?.to_vec::<f64>()?, &[0.0, 0.0, 100.0, 100.0]);
+    assert!(slope(loss, &x)?.iter().all(|slope| slope.is_finite()));
+
+    near(&f64s(&[NAN, 1.0, 2.0]).threshold(1.0, 9.0)?.to_vec::<f64>()?, &[NAN, 9.0, 2.0]);
+    Ok(())
+}
+
+/// −PᵀGPᵀ + (I − AP)GᵀPPᵀ + PᵀPGᵀ(I − PA): a number also where singular values are equal or zero.
+#[test]
+fn the_pseudo_inverse_has_gradients_at_equal_singular_values() -> Result<()> {
+    let of = |x: &Tensor| x.reshape([2, 2])?.pinv(None)?.mul(&f64s(&[1.0, 2.0, 3.0, 4.0]).reshape([2, 2])?);
+    // −G at the identity; at diag(1, 0) these are torch.linalg.pinv's.
+    near(&slope(of, &[1.0, 0.0, 0.0, 1.0])?, &[-1.0, -2.0, -3.0, -4.0]);
+    near(&slope(of, &[1.0, 0.0, 0.0, 0.0])?, &[-1.0, 3.0, 2.0, 0.0]);
+    Ok(())
+}
+
+#[test]
+fn triangles_take_columns() -> Result<()> {
+    let a = Tensor::eye(3, kiln::DType::F64, Device::Cpu)?.expand([3, 3, 3])?;
+    let b = Tensor::arange(9, kiln::DType::F64, Device::Cpu)?.reshape([3, 3])?;
+    let x = a.solve_triangular(&b, true, false)?;
+    assert!(x.shape() == [3, 3, 3] && x.allclose(&b.expand([3, 3, 3])?, 0.0, 0.0)?);
+    assert_eq!(a.solve(&b)?.shape(), [3, 3]);
+    Ok(())
+}
+
+#[test]
+fn order_statistics_of_nan_and_infinity_are_pytorchs() -> Result<()> {
+    let x = f64s(&[1.0, NAN, 0.0, NAN]);
+    let (median, place) = x.median(0)?;
+    assert!(median.item::<f64>()?.is_nan() && place.item::<i64>()? == 1);
+    assert!(x.quantile(0.0, 0)?.item::<f64>()?.is_nan());
+    assert_eq!(f64s(&[1.0, 2.0, INF]).quantile(0.5, 0)?.item::<f64>()?, 2.0);
+    assert_eq!(f64s(&[3.0, 1.0, 2.0]).median(0)?.0.item::<f64>()?, 2.0);
+    near(&slope(|x| Ok(x.median(0)?.0), &[3.0, 1.0, 2.0])?, &[0.0, 0.0, 1.0]);
+    Ok(())
+}
+
+#[test]
+fn what_does_not_fit_is_refused() -> Result<()> {
+    use kiln::{CrossEntropy, DType, Error};
+    let ones = |shape: &[usize]| Tensor::ones(shape, DType::F32, Device::Cpu);
+    let zero = Tensor::zeros(4, DType::F32, Device::Cpu)?;
+    for replacement in [false, true] {
+        assert!(matches!(zero.multinomial(1, replacement), Err(Error::BadArgument { op: "multinomial", .. })));
+    }
+    let drawn = kiln::compile(|x: &Tensor| x.multinomial(3, true)).call(&zero)?;
+    assert!(drawn.to_vec::<i64>()?.iter().all(|&place| place < 4));
+    assert!(matches!(ones(&[2, 3])?.cdist(&ones(&[2, 1])?, 2.0), Err(Error::ShapeMismatch { op: "cdist", .. })));
+
+    let targets = |n: usize| Tensor::zeros(n, DType::I64, Device::Cpu);
+    let plain = CrossEntropy::default();
+    for n in [1, 3] {
+        let loss = ones(&[2, 3])?.nll_loss(&targets(n)?, &plain);
+        assert!(matches!(loss, Err(Error::ShapeMismatch { op: "nll_loss", .. })));
+    }
+    let smooth = CrossEntropy { label_smoothing: 0.1, ..plain };
+    let loss = ones(&[2, 3])?.nll_loss(&targets(2)?, &smooth);
+    assert!(matches!(loss, Err(Error::BadArgument { op: "nll_loss", name: "label_smoothing", .. })));
+
+    let (matrix, batch) = (ones(&[2, 2])?, ones(&[1, 2, 2])?);
+    for result in [
+        matrix.addmm(&batch, &matrix, 1.0, 1.0),
+        matrix.addmv(&matrix, &matrix, 1.0, 1.0),
+        batch.baddbmm(&matrix, &batch, 1.0, 1.0),
+        matrix.addbmm(&matrix, &batch, 1.0, 1.0),
+    ] {
+        assert!(matches!(result, Err(Error::WrongRank { .. })));
+    }
+    Ok(())
+}
+
+#[test]
+fn integers_stay_integers() -> Result<()> {
+    let x = Tensor::new([1i64, 2], Device::Cpu)?;
+    assert_eq!(x.addcmul(&x, &x, 3.0)?.to_vec::<i64>()?, [4, 14]);
+    assert!(matches!(x.addcmul(&x, &x, 0.5), Err(kiln::Error::BadArgument { name: "value", .. })));
+    assert_eq!(x.nansum(..)?.item::<i64>()?, 3);
+    Ok(())
+}

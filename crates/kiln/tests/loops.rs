@@ -425,3 +425,32 @@ fn loops_are_explained_verified_and_frozen() -> Result<()> {
     }
     Ok(())
 }
+
+/// A bound counts where gradients go through the body that the loop is in, and nowhere else.
+#[test]
+fn without_gradients_a_bound_says_nothing() -> Result<()> {
+    let make = || {
+        let halve = while_loop(
+            |(x, _): &(Tensor, Tensor)| x.gt(1.0),
+            |(x, turns): &(Tensor, Tensor)| Ok((x.mul(0.5)?, turns.add(1)?)),
+        );
+        let halve = halve.bounded(4);
+        kiln::map(move |x: &Tensor| {
+            let again = || halve.call((x.clone(), Tensor::new(0i64, Device::Cpu)?));
+            kiln::cond(&x.gt(0.0)?, again, || Ok((x.neg()?, Tensor::new(0i64, Device::Cpu)?)))
+        })
+    };
+    let x = Tensor::new([1024f32, -3.0, 8.0], Device::Cpu)?;
+    let (last, turns) = make().call(x.clone())?;
+    assert_eq!((last.to_vec::<f32>()?, turns.to_vec::<i64>()?), (vec![1.0, 3.0, 1.0], vec![10, 0, 3]));
+    let rows = make();
+    let fast = compile(move |x: &Tensor| rows.call(x.clone()));
+    let x = x.requires_grad();
+    let (last, turns) = fast.call(&x)?;
+    assert_eq!((last.to_vec::<f32>()?[1..].to_vec(), turns.to_vec::<i64>()?), (vec![3.0, 1.0], vec![4, 0, 3]));
+    assert!(last.to_vec::<f32>()?[0].is_nan(), "{last}");
+    let gradient = last.i(1..)?.sum(..)?.gradients(&[&x])?.get(&x).expect("a gradient").to_vec::<f32>()?;
+    assert_eq!(gradient[1..], [-1.0, 0.125]);
+    assert_eq!(fast.stats().breaks, 0);
+    Ok(())
+}

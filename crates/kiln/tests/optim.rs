@@ -390,3 +390,22 @@ fn scaled_gradients() -> kiln::Result<()> {
     assert_eq!(w.get().to_vec::<f32>()?, [-0.5, -0.5]);
     Ok(())
 }
+
+#[test]
+fn a_constant_share_ends() {
+    use kiln::optim::ConstantRate;
+    let schedule = ConstantRate { factor: 0.5, steps: 2 };
+    let rates: Vec<f64> = (0..4).map(|step| schedule.rate(1.0, step)).collect();
+    assert_eq!(rates, [0.5, 0.5, 1.0, 1.0]);
+}
+
+#[test]
+fn nan_is_never_the_best() -> Result<()> {
+    let optimizer = Sgd::new(Linear::new(2, 2)?.parameters(), 1.0)?;
+    let mut plateau = ReduceOnPlateau::new(&optimizer);
+    plateau.patience = 1;
+    for loss in [f64::NAN, 3.0, 2.0, 1.0, 0.5] {
+        assert!(!plateau.step(loss)?);
+    }
+    Ok(())
+}

@@ -1,6 +1,7 @@
 //! Activations that are computed again: `checkpoint`, against the same without it.
 
 use kiln::nn::{Dropout, Forward, LayerNorm, Linear, Module};
+use kiln::runtime::event::{self, Category, Event};
 use kiln::{DType, Device, Options, Result, Tensor, Var, checkpoint};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -206,5 +207,72 @@ fn cheap_values_are_computed_again_under_a_budget() -> Result<()> {
     assert!(arenas[2] * 10 <= arenas[0] * 6, "{arenas:?}");
     assert_eq!(results[0], results[1]);
     assert_eq!(results[0], results[2]);
+    Ok(())
+}
+
+#[test]
+fn a_gradient_has_a_gradient() -> Result<()> {
+    let x = Tensor::new([1f64, 2.0], Device::Cpu)?.requires_grad();
+    let y = checkpoint(|x: &Tensor| x.mul(x)?.mul(x), &x.mul(1.0)?)?;
+    let slope = y.sum(..)?.gradients_on_tape(&[&x])?.get(&x).unwrap().clone();
+    assert_eq!(slope.to_vec::<f64>()?, [3.0, 12.0]);
+    assert_eq!(slope.sum(..)?.gradients(&[&x])?.get(&x).unwrap().to_vec::<f64>()?, [6.0, 12.0]);
+    // Of one tensor that is given twice, too.
+    let y = checkpoint(|(x, z): &(Tensor, Tensor)| x.mul(x)?.mul(z), &(x.clone(), x.clone()))?;
+    let slope = y.sum(..)?.gradients_on_tape(&[&x])?.get(&x).unwrap().clone();
+    assert_eq!(slope.to_vec::<f64>()?, [3.0, 12.0]);
+    assert_eq!(slope.sum(..)?.gradients(&[&x])?.get(&x).unwrap().to_vec::<f64>()?, [6.0, 12.0]);
+    Ok(())
+}
+
+/// What is said to be slow on this thread while `work` is done.
+fn slow(work: impl FnOnce() -> Result<()>) -> Result<String> {
+    let events: Arc<Mutex<Vec<String>>> = Arc::default();
+    let (into, own) = (events.clone(), std::thread::current().id());
+    let listening = event::listen(&[Category::Perf], move |event: &Event| {
+        if std::thread::current().id() == own && matches!(event, Event::Slow { .. }) {
+            into.lock().unwrap_or_else(PoisonError::into_inner).push(event.to_string());
+        }
+    });
+    work()?;
+    drop(listening);
+    Ok(events.lock().unwrap_or_else(PoisonError::into_inner).join("\n"))
+}
+
+/// A budget that cannot be met, or that says nothing about symbolic sizes, is not passed over in silence.
+#[test]
+fn a_budget_that_is_not_met_is_reported() -> Result<()> {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    // No program of an earlier run is found on disk: that one was reported when it was made.
+    let own = f64::from(std::process::id()) + std::time::UNIX_EPOCH.elapsed().unwrap_or_default().as_secs_f64();
+    let f = move |x: &Tensor| x.matmul(x)?.mul(own)?.cumsum(0)?.matmul(x);
+    let x = Tensor::ones([40, 40], DType::F32, Device::Cpu)?;
+    let fast = kiln::compile_with(f, Options { memory_budget: Some(1), ..Options::default() });
+    let said = slow(|| fast.call(&x).map(|_| ()))?;
+    assert!(said.contains("more than the memory budget of 1"), "{said}");
+    // A second size makes it a program of any.
+    let said = slow(|| fast.call(&Tensor::ones([24, 24], DType::F32, Device::Cpu)?).map(|_| ()))?;
+    assert!(said.contains("the memory budget of 1 bytes is ignored"), "{said}");
+    Ok(())
+}
+
+/// Under a budget weights are still packed for all products that read them.
+#[test]
+fn frozen_weights_are_packed_under_a_budget() -> Result<()> {
+    let dims = "{lhs_batch=[], rhs_batch=[], lhs_contract=[1], rhs_contract=[0]}";
+    let mut text = format!("graph(%0: f32[64, 64], %1: f32[64, 64]) {{\n  %2: f32[64, 64] = dot %0, %1 {dims}\n");
+    for at in 3..14 {
+        text += &format!("  %{at}: f32[64, 64] = dot %{}, %0 {dims}\n", at - 1);
+    }
+    text += &format!("  %14: f32[64, 64] = dot %13, %1 {dims}\n  return %14\n}}");
+    let graph = kiln::ir::Graph::parse(&text).expect("a graph");
+    let memory = |memory_budget: Option<usize>| {
+        let compile = kiln::CompileOptions { memory_budget, ..Default::default() };
+        let options = kiln::FreezeOptions { compile, pack: kiln::PackWeights::Always, ..Default::default() };
+        let memory = kiln::FrozenGraph::new(&graph, &[], &[false, true], &options)?.memory();
+        Ok::<_, kiln::Error>((memory.packed_bytes, memory.prepared_bytes, memory.unread))
+    };
+    assert!(memory(None)?.0 > 0);
+    assert_eq!(memory(Some(1))?, memory(None)?);
     Ok(())
 }

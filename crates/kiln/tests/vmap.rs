@@ -1,6 +1,8 @@
 //! `vmap` gives what the function gives for each example: eager, compiled, of gradients, nested, and where it has to be a loop.
 
-use kiln::{Conv, DType, Device, Result, Tensor};
+use kiln::runtime::event::{self, Category, Event};
+use kiln::{Conv, DType, Device, Result, Tensor, cond};
+use std::sync::{Arc, Mutex, PoisonError};
 
 fn numbers(shape: &[usize], seed: f64) -> Result<Tensor> {
     let count: usize = shape.iter().product();
@@ -94,5 +96,43 @@ fn one_program_serves_any_number_of_examples() -> Result<()> {
         assert!(all.call(x.clone())?.allclose(&x.square()?.sum(1)?, 1e-10, 1e-12)?);
     }
     assert!(all.stats().compiles <= 2, "{:?}", all.stats());
+    Ok(())
+}
+
+/// What is said to be slow on this thread while `work` is done.
+fn slow(work: impl FnOnce() -> Result<()>) -> Result<String> {
+    let events: Arc<Mutex<Vec<String>>> = Arc::default();
+    let (into, own) = (events.clone(), std::thread::current().id());
+    let listening = event::listen(&[Category::Perf], move |event: &Event| {
+        if std::thread::current().id() == own && matches!(event, Event::Slow { .. }) {
+            into.lock().unwrap_or_else(PoisonError::into_inner).push(event.to_string());
+        }
+    });
+    work()?;
+    drop(listening);
+    Ok(events.lock().unwrap_or_else(PoisonError::into_inner).join("\n"))
+}
+
+/// The side that an example does not take neither fails nor makes its gradient NaN.
+#[test]
+fn each_example_takes_one_side() -> Result<()> {
+    let x = Tensor::new([0f64, 2.0], Device::Cpu)?.requires_grad();
+    let said = slow(|| {
+        let all = kiln::vmap(|x: &Tensor| cond(&x.gt(1.0)?, || x.log(), || x.mul(3.0)));
+        let gradients = all.call(x.clone())?.sum(..)?.gradients(&[&x])?;
+        assert_eq!(gradients.get(&x).expect("a gradient").to_vec::<f64>()?, [3.0, 0.5]);
+        Ok(())
+    })?;
+    assert!(said.contains("vmap runs one example after another: gradients"), "{said}");
+    let (rows, index) = (numbers(&[2, 3], 0.4)?, Tensor::new([1i64, 1000], Device::Cpu)?);
+    let said = slow(|| {
+        let all = kiln::vmap(|(x, i): &(Tensor, Tensor)| {
+            cond(&i.lt(3)?, || x.index_select(0, &i.reshape(1)?), || x.narrow(0, 0, 1)?.contiguous())
+        });
+        let (got, rows) = (all.call((rows.clone(), index.clone()))?.to_vec::<f64>()?, rows.to_vec::<f64>()?);
+        assert_eq!(got, [rows[1], rows[3]]);
+        Ok(())
+    })?;
+    assert!(said.contains("vmap runs one example after another") && said.contains("may fail"), "{said}");
     Ok(())
 }

@@ -4,7 +4,7 @@
 use super::direct::{GuardParts, Guarded, WindowParts, Windowed, window_parts};
 use super::fused::{FusedEpilogue, Tiles};
 use super::windows::WindowLoad;
-use super::{Known, Sides};
+use super::{Known, Side, Sides};
 use crate::features::Isa;
 use crate::gemm::{Direct, Gradient};
 use crate::loops::{Build, LoopKernel};
@@ -28,7 +28,12 @@ impl DirectGradient {
         kernel: &Kernel,
         body: &MatmulBody,
         sides: &Sides<'_>,
+        right: &Side,
     ) -> Result<Option<DirectGradient>, String> {
+        // Plain or packed memory is a product like any other.
+        if !matches!(right, Side::Windows { .. }) {
+            return Ok(None);
+        }
         let found = || {
             if build.isa == Isa::Portable || body.acc != DType::F32 || body.batch.len() > 1 || sides.rows.len() > 1 {
                 return None;

@@ -207,7 +207,7 @@ impl Matmul {
         let direct = DirectConvolution::of(build, kernel, body, &sides, &left, &right).map_err(failed)?;
         let gradient = match direct {
             Some(_) => None,
-            None => DirectGradient::of(build, kernel, body, &sides).map_err(failed)?,
+            None => DirectGradient::of(build, kernel, body, &sides, &right).map_err(failed)?,
         };
         let product = |axes: &[Axis]| axes.iter().map(|axis| &axis.size).product();
         let matmul = Matmul {

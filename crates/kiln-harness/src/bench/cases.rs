@@ -6,7 +6,7 @@ use kiln_ir::{DType, Dim, DotDims, Error, Graph, NodeId, Op, Scalar, ScatterKind
 use serde_json::{Value, json};
 
 /// Ways of one product, `linear`, that are measured beside the one it takes.
-const WAYS: [&str; 3] = ["packed", "row_by_row", "side_by_side"];
+pub const WAYS: [&str; 3] = ["packed", "row_by_row", "side_by_side"];
 
 /// One row of a table.
 #[derive(Debug, Clone)]

@@ -1,12 +1,14 @@
 //! `kiln bench control`: functions that are no straight line of operations. A sample is one pass over all arguments of a case, which
 //! differ in sizes or data; what is compiled on the way is counted by itself.
 
+use super::beam;
 use super::clock::{Timing, seconds, together};
 use super::outputs::Outputs;
 use super::peer::TorchPeer;
 use super::record::{Record, Subject};
 use super::turns::{self, Own};
 use super::{Arguments, Outcome};
+use kiln::nn::{Forward, Gru, Lstm};
 use kiln::{Bundle, DType, Device, Generator, Options, Result, Stats, Tensor, compile_with};
 use serde_json::json;
 
@@ -134,7 +136,22 @@ pub fn run(arguments: &Arguments, outputs: &mut Outputs, mut peer: Option<TorchP
         let f = |x: &Tensor| early_exit(x, &weights);
         add(measure("early-exit network", f, &data, peer.as_mut(), arguments))?;
     }
+    if wanted("beam search") {
+        let data = (0..64).map(|n| Tensor::new([n % beam::WORDS], Device::Cpu)).collect::<Result<Vec<_>>>()?;
+        let search = beam::search(&randn(&[beam::WORDS as usize, beam::WORDS as usize], 900)?)?;
+        add(measure("beam search", search, &data, peer.as_mut(), arguments))?;
+    }
     if wanted("LSTM, 300 lengths") {
+        let layer = Lstm::new(32, 64, 1)?;
+        let f = move |x: &Tensor| kiln::no_grad(|| layer.forward(x));
+        add(measure("LSTM, 300 lengths", f, &sequences()?, peer.as_mut(), arguments))?;
+    }
+    if wanted("GRU, 300 lengths") {
+        let layer = Gru::new(32, 64, 1)?;
+        let f = move |x: &Tensor| kiln::no_grad(|| layer.forward(x));
+        add(measure("GRU, 300 lengths", f, &sequences()?, peer.as_mut(), arguments))?;
+    }
+    if wanted("LSTM of a scan") {
         let data = (1..301).step_by(3).map(|n| randn(&[n, 8, 32], n as u64)).collect::<Result<Vec<_>>>()?;
         let (inputs, hidden) = (randn(&[32, 256], 1)?.mul(0.1)?, randn(&[64, 256], 2)?.mul(0.1)?);
         let cell = kiln::scan(move |((h, c), x): &((Tensor, Tensor), Tensor)| {
@@ -148,7 +165,7 @@ pub fn run(arguments: &Arguments, outputs: &mut Outputs, mut peer: Option<TorchP
             let zeros = Tensor::zeros([8, 64], DType::F32, Device::Cpu)?;
             Ok(cell.call((zeros.clone(), zeros), x.clone())?.1)
         };
-        add(measure("LSTM, 300 lengths", f, &data, peer.as_mut(), arguments))?;
+        add(measure("LSTM of a scan", f, &data, peer.as_mut(), arguments))?;
     }
     println!(
         "\nprograms and graphs: compiled for all arguments; compile: seconds of the first pass beyond an eager one; ratio: eager to compiled, torch.compile to compiled{}",
@@ -156,6 +173,11 @@ pub fn run(arguments: &Arguments, outputs: &mut Outputs, mut peer: Option<TorchP
     );
     let version = peer.map(|peer| format!("torch {}", peer.version));
     arguments.write(outputs, rows.iter().flat_map(|row| records(row, version.as_deref())).collect())
+}
+
+/// Eight sequences of each of a hundred lengths up to 300.
+fn sequences() -> Result<Vec<Tensor>> {
+    (1..301).step_by(3).map(|n| randn(&[8, n, 32], n as u64)).collect()
 }
 
 /// A decision by data between two element-wise ways.

@@ -1,6 +1,7 @@
 //! `kiln bench`: fused kernels, products and attention, measured against a copy of the same bytes, against eager Kiln and,
 //! if asked, against PyTorch eager and torch.compile in the same run, turn by turn.
 
+mod beam;
 mod blocks;
 mod calls;
 mod cases;

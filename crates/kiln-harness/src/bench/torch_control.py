@@ -50,6 +50,24 @@ def early_exit(x, weights):
     return h.softmax(-1)
 
 
+def beam_search(word, table, beams=4, longest=24):
+    words = table.shape[0]
+    sentences = torch.zeros(beams, longest, dtype=torch.int64)
+    scores = torch.where(torch.arange(beams) == 0, 0.0, float("-inf"))
+    last, ended = word.expand(beams), torch.zeros(beams, dtype=torch.bool)
+    nothing = torch.where(torch.arange(words) == 0, 0.0, float("-inf"))
+    count = 0
+    while count < longest and not ended[0].item():
+        follow = torch.where(ended[:, None], nothing[None], table[last].log_softmax(-1))
+        scores, places = (scores[:, None] + follow).flatten().topk(beams)
+        parents, last = places // words, places % words
+        sentences = sentences[parents]
+        sentences[:, count] = last
+        ended = ended[parents] | (last == 0)
+        count += 1
+    return sentences, scores
+
+
 def case(name):
     if name == "break, 300 sizes":
         return broken, [(randn((n, 64), n),) for n in range(2, 302)]
@@ -66,7 +84,13 @@ def case(name):
     if name == "early-exit network":
         weights = [randn((64, 64), 1000 + n) * 0.15 for n in range(6)]
         return (lambda x: early_exit(x, weights)), [(randn((32, 64), n) * (0.25 + n / 16),) for n in range(64)]
-    if name == "LSTM, 300 lengths":
+    if name == "beam search":
+        table = randn((64, 64), 900) * 2.0
+        return (lambda word: beam_search(word, table)), [(torch.tensor([n % 64]),) for n in range(64)]
+    if name in ("LSTM, 300 lengths", "GRU, 300 lengths"):
+        layer = (torch.nn.LSTM if name.startswith("LSTM") else torch.nn.GRU)(32, 64, batch_first=True)
+        return (lambda x: layer(x)[0]), [(randn((8, n, 32), n),) for n in range(1, 301, 3)]
+    if name == "LSTM of a scan":
         lstm = torch.nn.LSTM(32, 64)
         return (lambda x: lstm(x)[0]), [(randn((n, 8, 32), n),) for n in range(1, 301, 3)]
     raise KeyError(name)

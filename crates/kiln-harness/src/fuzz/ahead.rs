@@ -98,7 +98,7 @@ mod tests {
         assert!(backend::install(Arc::new(QueuedBackend::new(Arc::new(Counting), device, Duration::ZERO))));
         let ahead = Ahead::new(device);
         let graph = |seed: u64| {
-            let (graph, mut config) = super::super::config(seed, 12, 1, false);
+            let (graph, mut config, _) = super::super::config(seed, 12, 1, false);
             config.options.device = device;
             (graph, config)
         };

@@ -6,7 +6,7 @@
 
 use super::rounding::{is_short, largest, normal, slack, sums};
 use kiln_ir::interpret::Observer;
-use kiln_ir::{AttentionOperand, DType, Graph, HostTensor, NodeId, Op, ReduceKind};
+use kiln_ir::{AttentionOperand, BinaryOp, DType, Graph, HostTensor, NodeId, Op, ReduceKind};
 
 /// Ops on short floats that make much of a bit that rounding takes away.
 fn magnifies(op: &Op, to: DType) -> bool {
@@ -81,6 +81,21 @@ impl<'a> RangeWatch<'a> {
     }
 }
 
+/// Whether an operand of a sum is a product of elements, or a view of one.
+fn adds_products(graph: &Graph, node: NodeId, position: usize) -> bool {
+    let mut at = graph.node(node).operands[position];
+    loop {
+        let node = graph.node(at);
+        match &node.op {
+            Op::Binary(BinaryOp::Mul) => return true,
+            Op::Reshape { .. } | Op::Permute { .. } | Op::Expand { .. } | Op::Slice { .. } | Op::Cast(_) => {
+                at = node.operands[0];
+            }
+            _ => return false,
+        }
+    }
+}
+
 impl Observer for RangeWatch<'_> {
     fn operand(&mut self, node: NodeId, position: usize, value: &HostTensor) -> Option<HostTensor> {
         let dtype = self.graph.ty(node).dtype;
@@ -103,6 +118,10 @@ impl Observer for RangeWatch<'_> {
         }
         if sums(self.graph, op, node) {
             self.note_order(node, finite().map(|v| v.abs() / most).sum::<f64>() > 1e-3);
+            // Fused sums add products that are not rounded before: one that overflows is no infinity there.
+            let overflows =
+                adds_products(self.graph, node, position) && value.to_f64().into_iter().any(f64::is_infinite);
+            self.note_order(node, overflows);
         }
         let overflows = self.overflows_in_scores(node, position, value);
         self.note_order(node, overflows);

@@ -199,12 +199,12 @@ pub fn softsign<E: Emit>(e: &mut E, x: &E::Value) -> Built<E> {
     cast(e, &y, dtype)
 }
 
-/// x above a threshold, a value elsewhere.
+/// A value up to a threshold, x elsewhere, also NaN.
 #[track_caller]
 pub fn threshold<E: Emit>(e: &mut E, x: &E::Value, limit: f64, value: f64) -> Built<E> {
-    let above = compare_scalar(e, CompareOp::Gt, x, limit)?;
+    let below = compare_scalar(e, CompareOp::Le, x, limit)?;
     let other = full_like(e, x, value)?;
-    select(e, &above, x, &other)
+    select(e, &below, &other, x)
 }
 
 /// The first half of an axis times the sigmoid of the second.

@@ -34,21 +34,30 @@ pub fn copysign<E: Emit>(e: &mut E, x: &E::Value, y: &E::Value) -> Built<E> {
     select(e, &sign, &negative, &size)
 }
 
+/// The larger and the smaller of each pair of one shape. One choice makes both, so that of equal ones either is the gradient of one operand,
+/// which the rules of `Max` and `Min`, each for itself, do not promise.
+#[track_caller]
+fn ordered<E: Emit>(e: &mut E, x: &E::Value, y: &E::Value) -> Result<[E::Value; 2], E::Error> {
+    let first = compare(e, CompareOp::Ge, x, y)?;
+    Ok([select(e, &first, x, y)?, select(e, &first, y, x)?])
+}
+
 /// √(x² + y²) of floats, where neither square overflows.
 #[track_caller]
 pub fn hypot<E: Emit>(e: &mut E, x: &E::Value, y: &E::Value) -> Built<E> {
     let dtype = e.ty(x).dtype;
     let (x, y) = (abs(e, x)?, abs(e, y)?);
-    let large = binary(e, BinaryOp::Max, &x, &y)?;
-    let small = binary(e, BinaryOp::Min, &x, &y)?;
-    let quotient = div(e, &small, &large)?;
+    let (x, y) = super::broadcast(e, &x, &y)?;
+    let [large, small] = ordered(e, &x, &y)?;
+    // Of two zeros there is no quotient; its gradient is to be a number there.
+    let zero = compare_scalar(e, CompareOp::Eq, &large, 0.0)?;
+    let safe = masked_fill(e, &large, &zero, 1.0)?;
+    let quotient = div(e, &small, &safe)?;
     let square = mul(e, &quotient, &quotient)?;
     let sum = add_scalar(e, &square, 1.0)?;
     let root = sqrt(e, &sum)?;
     let length = mul(e, &large, &root)?;
-    // Of two zeros there is no quotient, and beside an infinity even NaN does not count.
-    let zero = compare_scalar(e, CompareOp::Eq, &large, 0.0)?;
-    let length = select(e, &zero, &large, &length)?;
+    // Beside an infinity even NaN does not count.
     let infinite_x = compare_scalar(e, CompareOp::Eq, &x, f64::INFINITY)?;
     let infinite_y = compare_scalar(e, CompareOp::Eq, &y, f64::INFINITY)?;
     let infinite = or(e, &infinite_x, &infinite_y)?;
@@ -123,9 +132,11 @@ pub fn logaddexp<E: Emit>(e: &mut E, x: &E::Value, y: &E::Value) -> Built<E> {
     let (x, dtype) = widen(e, x)?;
     let (y, _) = widen(e, y)?;
     let (x, y) = super::broadcast(e, &x, &y)?;
-    let large = binary(e, BinaryOp::Max, &x, &y)?;
-    let small = binary(e, BinaryOp::Min, &x, &y)?;
+    let [large, small] = ordered(e, &x, &y)?;
     let same = compare(e, CompareOp::Eq, &x, &y)?;
+    let size = abs(e, &x)?;
+    let infinite = compare_scalar(e, CompareOp::Eq, &size, f64::INFINITY)?;
+    let same = and(e, &same, &infinite)?;
     let distance = sub(e, &small, &large)?;
     let distance = masked_fill(e, &distance, &same, 0.0)?;
     let share = super::exp(e, &distance)?;
@@ -141,9 +152,11 @@ pub fn xlogy<E: Emit>(e: &mut E, x: &E::Value, y: &E::Value) -> Built<E> {
     let (y, _) = widen(e, y)?;
     let (x, y) = super::broadcast(e, &x, &y)?;
     let zero = compare_scalar(e, CompareOp::Eq, &x, 0.0)?;
-    let nan = is_nan(e, &y)?;
-    let counted = super::not(e, &nan)?;
-    let nothing = and(e, &zero, &counted)?;
+    // Elsewhere the logarithm is a number, and the gradient of x also where x is 0.
+    let none = compare_scalar(e, CompareOp::Le, &y, 0.0)?;
+    let infinite = compare_scalar(e, CompareOp::Eq, &y, f64::INFINITY)?;
+    let unbounded = or(e, &none, &infinite)?;
+    let nothing = and(e, &zero, &unbounded)?;
     let logarithm = log(e, &y)?;
     let logarithm = masked_fill(e, &logarithm, &nothing, 0.0)?;
     let product = mul(e, &x, &logarithm)?;

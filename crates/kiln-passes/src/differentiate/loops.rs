@@ -56,25 +56,65 @@ fn cond_gradients<E: Emit>(
     let of: Vec<usize> = (0..branches.results()).filter(|&at| cotangents[at].is_some()).collect();
     let gradient = |side: &Graph| -> Result<Graph, super::DifferentiateError> {
         let options = DifferentiateOptions { seeds: Seeds::Inputs, stops: Vec::new() };
-        let joint = differentiate(side, &of, &by, &options)?;
-        // The results of the side itself are not asked for again.
-        let mut graph = Graph::with_capacity(joint.nodes().len());
-        for (_, node) in joint.iter() {
-            graph.keep(node.clone())?;
-        }
-        joint.outputs()[side.outputs().len()..].iter().for_each(|output| graph.output(output.node));
-        Ok(graph)
+        differentiate(side, &of, &by, &options)
     };
-    let sides = gradient(branches.then()).and_then(|then| Ok(Branches::new(then, gradient(branches.otherwise())?)));
-    let sides =
-        Arc::new(sides.map_err(|_| no_gradient("cond", TypeError::BadCond { what: "a side has no gradient" }))?);
-    let given: Vec<E::Value> =
-        operands.iter().cloned().chain(of.iter().filter_map(|&at| cotangents[at].clone())).collect();
+    let joint = gradient(branches.then()).and_then(|then| Ok([then, gradient(branches.otherwise())?]));
+    let [then, otherwise] =
+        joint.map_err(|_| no_gradient("cond", TypeError::BadCond { what: "a side has no gradient" }))?;
+    // The results of the sides themselves are not asked for again, and what neither gradient reads is no operand: a gradient that does
+    // not depend on a value has none by it.
+    let count = branches.results();
+    let [read, read_otherwise] = [&then, &otherwise].map(|joint| read_inputs(joint, count));
+    let read: Vec<bool> = read.iter().zip(read_otherwise).map(|(one, other)| *one || other).collect();
+    let sides = last_results(&then, count, &read)
+        .and_then(|then| Ok(Branches::new(then, last_results(&otherwise, count, &read)?)))
+        .map_err(|_| no_gradient("cond", TypeError::BadCond { what: "a side has no gradient" }))?;
+    let sides = Arc::new(sides);
+    let seeds = of.iter().filter_map(|&at| cotangents[at].clone());
+    let inputs = operands[1..].iter().cloned().chain(seeds).zip(&read).filter(|(_, read)| **read);
+    let given: Vec<E::Value> = operands[..1].iter().cloned().chain(inputs.map(|(value, _)| value)).collect();
     let mut found: Vec<Option<E::Value>> = vec![None; operands.len()];
     for (result, &at) in by.iter().enumerate() {
         found[at + 1] = Some(e.emit(Op::Cond { branches: sides.clone(), result }, &given)?);
     }
     Ok(found)
+}
+
+/// The nodes that the results from a number on depend on.
+fn nodes_behind(graph: &Graph, first: usize) -> Vec<bool> {
+    let mut behind = vec![false; graph.nodes().len()];
+    graph.outputs()[first..].iter().for_each(|output| behind[output.node.index()] = true);
+    for (id, node) in graph.iter().rev() {
+        if behind[id.index()] {
+            node.operands.iter().for_each(|operand| behind[operand.index()] = true);
+        }
+    }
+    behind
+}
+
+/// Which inputs the results from a number on depend on.
+fn read_inputs(graph: &Graph, first: usize) -> Vec<bool> {
+    let behind = nodes_behind(graph, first);
+    graph.inputs().iter().map(|input| behind[input.index()]).collect()
+}
+
+/// The graph of the results from a number on, with the inputs that are named alone.
+fn last_results(graph: &Graph, first: usize, inputs: &[bool]) -> Result<Graph, Error> {
+    let behind = nodes_behind(graph, first);
+    let mut part = Graph::with_capacity(graph.nodes().len());
+    let mut moved: Vec<Option<NodeId>> = vec![None; graph.nodes().len()];
+    for (id, node) in graph.iter() {
+        let mut node = node.clone();
+        match &mut node.op {
+            Op::Input { index } if inputs[*index] => *index = part.inputs().len(),
+            op if matches!(op, Op::Input { .. }) || !behind[id.index()] => continue,
+            _ => {}
+        }
+        node.operands = node.operands.iter().filter_map(|operand| moved[operand.index()]).collect();
+        moved[id.index()] = Some(part.keep(node)?);
+    }
+    graph.outputs()[first..].iter().filter_map(|output| moved[output.node.index()]).for_each(|node| part.output(node));
+    Ok(part)
 }
 
 /// The cotangents of a loop's operands, given those of its results: nothing where one is 0.

@@ -123,15 +123,21 @@ where
         cotangents: &[Option<Tensor>],
         at: &Source,
     ) -> Result<Vec<Option<Tensor>>> {
+        // A gradient that is to have a gradient itself depends on the arguments as they were given; another one has nothing before them.
+        let is_on_tape = tape::is_enabled();
         let saved = tensors(&self.saved);
         let mut entered = Vec::with_capacity(saved.len());
         let after = cotangents.iter().flatten().next();
-        for (tensor, &taped) in saved.iter().zip(&self.taped) {
+        for ((tensor, &taped), edge) in saved.iter().zip(&self.taped).zip(edges) {
             let tensor = match after {
                 Some(cotangent) => no_tape(|| apart(tensor, cotangent, &self.at))?,
                 None => tensor.clone(),
             };
-            entered.push(if taped { tensor.with_tape(Some(Tape::start())) } else { tensor });
+            entered.push(match (taped, is_on_tape) {
+                (true, true) => tensor.with_tape(edge.clone()),
+                (true, false) => tensor.with_tape(Some(Tape::start())),
+                (false, _) => tensor,
+            });
         }
         let run = || replayed_keys(&self.keys, || (self.f)(&with(&self.saved, &entered)));
         let value = tape::with_enabled(true, || autocast::within(self.region, run))?;

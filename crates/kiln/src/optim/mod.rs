@@ -46,8 +46,8 @@ pub use running::{Adadelta, AdadeltaConfig, Adagrad, AdagradConfig, RmsProp, Rms
 pub use scaler::GradScaler;
 pub use schedule::{Cosine, Schedule, StepDecay};
 pub use scheduler::{
-    CosineRate, CosineRestarts, ExponentialRate, LinearRate, MultiStepRate, OneCycle, PolynomialRate, RateSchedule,
-    ReduceOnPlateau, Scheduler, StepRate,
+    ConstantRate, CosineRate, CosineRestarts, ExponentialRate, LinearRate, MultiStepRate, OneCycle, PolynomialRate,
+    RateSchedule, ReduceOnPlateau, Scheduler, StepRate,
 };
 pub use sgd::{Sgd, SgdConfig};
 

@@ -67,7 +67,7 @@ impl RateSchedule for ExponentialRate {
     }
 }
 
-/// From one share of the rate to another in a straight line, where it stays: `LinearLR`, and with equal shares `ConstantLR`.
+/// From one share of the rate to another in a straight line, where it stays: `LinearLR`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LinearRate {
     /// The share at step 0.
@@ -82,6 +82,21 @@ impl RateSchedule for LinearRate {
     fn rate(&self, first: f64, step: u64) -> f64 {
         let way = step.min(self.steps) as f64 / self.steps.max(1) as f64;
         first * (self.start + (self.end - self.start) * way)
+    }
+}
+
+/// A share of the rate for some steps, then the whole of it: `ConstantLR`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct ConstantRate {
+    /// The share.
+    pub factor: f64,
+    /// Steps with it.
+    pub steps: u64,
+}
+
+impl RateSchedule for ConstantRate {
+    fn rate(&self, first: f64, step: u64) -> f64 {
+        if step < self.steps { first * self.factor } else { first }
     }
 }
 
@@ -309,7 +324,7 @@ impl ReduceOnPlateau {
             return Err(Error::BadArgument { op, name, value: self.factor.into(), expected, at });
         }
         let better = match (self.best, self.maximize) {
-            (None, _) => true,
+            (None, _) => !number.is_nan(),
             (Some(best), false) => number < best * (1.0 - self.threshold),
             (Some(best), true) => number > best * (1.0 + self.threshold),
         };

@@ -23,7 +23,7 @@ use kiln_ir::{Graph, NodeId, Source};
 use kiln_kernels::{Form, InputLayout, Numerics, Observe, ScheduleOptions};
 use kiln_passes::{MainInput, Pass, Split, SplitOptions, fold_norms, split_frozen};
 use kiln_runtime::disk::{self, Kind};
-use kiln_runtime::event::{self, Category};
+use kiln_runtime::event::{self, Category, Event};
 use kiln_runtime::{Packer, Program, phase};
 use std::borrow::Cow;
 use std::time::{Duration, Instant};
@@ -135,8 +135,49 @@ pub(crate) fn show(unit: &Unit<'_>, observe: Observe<'_>) -> Result<Graph> {
     Ok(graph)
 }
 
-/// The passes of the list.
+/// The passes of the list, and what a budget of memory asks for.
 pub(crate) fn optimise(unit: &Unit<'_>, graph: Graph, observe: Observe<'_>) -> Result<Graph> {
+    let graph = passes(unit, graph, observe)?;
+    within_budget(unit, graph, &unit.options.schedule, observe)
+}
+
+/// The graph with values computed again as far as a budget of memory asks for that and it helps.
+fn within_budget(unit: &Unit<'_>, graph: Graph, schedule: &ScheduleOptions, observe: Observe<'_>) -> Result<Graph> {
+    let Some(budget) = unit.options.memory_budget.filter(|_| !unit.options.no_passes) else { return Ok(graph) };
+    let target = crate::backend(unit.options.device).schedule_target();
+    let schedule = ScheduleOptions { target, ..schedule.clone() };
+    let mut least: Option<usize> = None;
+    let mut arena = |graph: &Graph| {
+        // Whatever the layouts of inputs are, temporaries are about the same.
+        let layouts: Vec<_> = graph.inputs().iter().map(|&id| InputLayout::contiguous(graph.ty(id))).collect();
+        let schedule = kiln_kernels::schedule(graph, &layouts, &schedule).ok()?;
+        let bytes = kiln_kernels::plan(&schedule, &|_| None).ok()?.arena_bytes;
+        least = Some(least.map_or(bytes, |least| least.min(bytes)));
+        Some(bytes)
+    };
+    let rounds_each = schedule.numerics == Numerics::Eager;
+    let smaller = kiln_passes::recompute(&graph, budget, rounds_each, &mut arena);
+    let smaller = smaller.map_err(|cause| Error::Graph { cause: Box::new(cause) })?;
+    let slow = |text| event::emit(Category::Perf, || Event::Slow { text, at: unit.at.clone() });
+    match least {
+        None => {
+            slow(format!("the memory budget of {budget} bytes is ignored: the program is for sizes that are symbols"))
+        }
+        Some(bytes) if bytes > budget => {
+            slow(format!(
+                "temporaries take {bytes} bytes, more than the memory budget of {budget}: nothing else is cheap to compute again"
+            ));
+        }
+        Some(_) => {}
+    }
+    if let Some(smaller) = &smaller {
+        observe("recompute", Form::Graph(smaller));
+    }
+    Ok(smaller.unwrap_or(graph))
+}
+
+/// The passes of the list.
+fn passes(unit: &Unit<'_>, graph: Graph, observe: Observe<'_>) -> Result<Graph> {
     let failed = |cause| Error::Passes { cause: Box::new(cause), at: unit.at.clone() };
     let target = crate::backend(unit.options.device).schedule_target();
     let options = kiln_passes::Options {
@@ -154,21 +195,7 @@ pub(crate) fn optimise(unit: &Unit<'_>, graph: Graph, observe: Observe<'_>) -> R
         }
         _ => {
             let observe = &mut |pass, graph: &Graph| observe(pass, Form::Graph(graph));
-            let graph = kiln_passes::run_options(graph, &options, observe).map_err(failed)?;
-            let Some(budget) = unit.options.memory_budget else { return Ok(graph) };
-            let schedule = ScheduleOptions { target, ..unit.options.schedule.clone() };
-            let mut arena = |graph: &Graph| {
-                // Whatever the layouts of inputs are, temporaries are about the same.
-                let layouts: Vec<_> = graph.inputs().iter().map(|&id| InputLayout::contiguous(graph.ty(id))).collect();
-                let schedule = kiln_kernels::schedule(graph, &layouts, &schedule).ok()?;
-                Some(kiln_kernels::plan(&schedule, &|_| None).ok()?.arena_bytes)
-            };
-            let smaller = kiln_passes::recompute(&graph, budget, &mut arena);
-            let smaller = smaller.map_err(|cause| Error::Graph { cause: Box::new(cause) })?;
-            if let Some(smaller) = &smaller {
-                observe("recompute", smaller);
-            }
-            Ok(smaller.unwrap_or(graph))
+            kiln_passes::run_options(graph, &options, observe).map_err(failed)
         }
     }
 }
@@ -195,8 +222,10 @@ pub(crate) fn split(unit: &Unit<'_>, freeze: &Freeze<'_>, observe: Observe<'_>) 
     if let Some(folded) = &folded {
         observe("fold_norms", Form::Graph(folded));
     }
-    let graph = optimise(unit, folded.unwrap_or_else(|| unit.graph.clone()), observe)?;
-    let split = split_frozen(&graph, freeze.inputs, &cut).map_err(broken)?;
+    let graph = passes(unit, folded.unwrap_or_else(|| unit.graph.clone()), observe)?;
+    let mut split = split_frozen(&graph, freeze.inputs, &cut).map_err(broken)?;
+    // What is prepared is no temporary: a budget is that of what every call runs.
+    split.main = within_budget(unit, split.main, &main_options(unit, freeze).schedule, observe)?;
     observe("split_frozen", Form::Graph(&split.prepare));
     observe("split_frozen", Form::Graph(&split.main));
     Ok(split)

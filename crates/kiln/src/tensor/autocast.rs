@@ -11,6 +11,7 @@
 //! at each use.
 
 use crate::tensor::bundle::Leaf;
+use crate::tensor::promotion::promote;
 use crate::{DType, Device, Error, Result, Tensor};
 use kiln_ir::Source;
 use std::cell::Cell;
@@ -26,6 +27,10 @@ enum Policy {
 
 /// Operations that run in the region's type on every device.
 const LOWER: &[&str] = &[
+    "addbmm",
+    "addmm",
+    "addmv",
+    "baddbmm",
     "bmm",
     "conv1d",
     "conv2d",
@@ -44,22 +49,35 @@ const LOWER: &[&str] = &[
 const SINGLE_CPU: &[&str] = &[
     "adaptive_avg_pool3d",
     "avg_pool3d",
+    "binary_cross_entropy",
     "binary_cross_entropy_with_logits",
+    "cdist",
     "cross_entropy",
+    "grid_sample",
+    "hinge_embedding_loss",
+    "huber_loss",
+    "kl_div",
     "l1_loss",
     "max_pool3d",
     "mse_loss",
     "nll_loss",
     "pad_axis",
+    "poisson_nll_loss",
     "prod",
     "smooth_l1_loss",
+    "soft_margin_loss",
+    "triplet_margin_loss",
 ];
 
 /// Operations that run in f32 on a GPU.
 const SINGLE_CUDA: &[&str] = &[
     "acos",
     "asin",
+    "binary_cross_entropy",
     "binary_cross_entropy_with_logits",
+    "cdist",
+    "cosh",
+    "cosine_similarity",
     "cross_entropy",
     "cumprod",
     "cumsum",
@@ -67,12 +85,16 @@ const SINGLE_CUDA: &[&str] = &[
     "exp",
     "expm1",
     "group_norm",
+    "hinge_embedding_loss",
+    "huber_loss",
     "interpolate_cubic",
     "interpolate_linear",
     "interpolate_nearest",
+    "kl_div",
     "l1_loss",
     "layer_norm",
     "log",
+    "log10",
     "log1p",
     "log2",
     "log_softmax",
@@ -80,15 +102,19 @@ const SINGLE_CUDA: &[&str] = &[
     "mse_loss",
     "nll_loss",
     "norm",
+    "poisson_nll_loss",
     "pow",
     "prod",
     "recip",
     "rsqrt",
+    "sinh",
     "smooth_l1_loss",
+    "soft_margin_loss",
     "softmax",
     "softplus",
     "sum",
     "tan",
+    "triplet_margin_loss",
 ];
 
 fn policy(op: &str, device: Device) -> Option<Policy> {
@@ -206,6 +232,24 @@ pub(crate) fn operands(op: &str, operands: &[&Tensor], at: &Source) -> Result<Op
         None => Ok(None),
         Some(_) => operands.iter().map(|operand| operand.autocast(op, at)).collect::<Result<Vec<_>>>().map(Some),
     }
+}
+
+/// The operands of an operation inside of a region, floats of several types in the widest of them: only a region makes them differ.
+pub(crate) fn met<const N: usize>(op: &str, operands: [&Tensor; N], at: &Source) -> Result<[Tensor; N]> {
+    let mut operands = operands.map(Tensor::clone);
+    if current().is_some() {
+        for operand in &mut operands {
+            *operand = operand.autocast(op, at)?;
+        }
+        if operands.iter().all(|operand| operand.dtype().is_float()) {
+            let given: Vec<_> = operands.iter().map(Into::into).collect();
+            let widest = promote(&given);
+            for operand in &mut operands {
+                *operand = operand.to_dtype_at(widest, at)?;
+            }
+        }
+    }
+    Ok(operands)
 }
 
 #[cfg(test)]

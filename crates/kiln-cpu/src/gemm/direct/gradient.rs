@@ -193,23 +193,24 @@ impl Gradient {
         let copies = self.dtype != DType::F32;
         let copy = RowCopy::new(windows.isa, self.dtype, 0, 1, places_x as isize, places_x);
         let size = (self.dtype.size_in_bits() / 8) as isize;
-        let (tail, columns) = (places_x % vector, windows.channels * taps);
-        let tasks = windows.groups.min(windows.threads * TASKS * 4);
+        let tail = places_x % vector;
+        let numbers = windows.groups * windows.channels;
+        let tasks = numbers.min(windows.threads * TASKS * 4);
         pool::run(tasks, windows.threads, &|task| {
-            let groups = part(windows.groups, tasks, task);
             let planes = Scratch::take::<f32>(self.plane_elements(&channel));
-            let sums = Scratch::take::<f32>(windows.outputs * columns * vector);
-            let results = Scratch::take::<f32>(windows.outputs * columns);
+            let sums = Scratch::take::<f32>(windows.outputs * taps * vector);
+            let results = Scratch::take::<f32>(windows.outputs * taps);
             let rows_of = Scratch::take::<f32>(if copies { MOST_OUTPUTS * places_y * places_x + vector } else { 0 });
             let mut call = Call::new();
             call.tail = (1 << tail) - 1;
             call.tail_lanes = std::array::from_fn(|lane| if lane < tail { u32::MAX } else { 0 });
             call.steps = places_x / vector;
             call.plane_gap = (channel.pitch - call.steps * vector) * size_of::<f32>();
-            for group in groups {
+            for number in part(numbers, tasks, task) {
+                let (group, inside) = (number / windows.channels, number % windows.channels);
                 // SAFETY: scratch was sized above; every element that is read is inside the caller's.
                 unsafe {
-                    let sums_of = std::slice::from_raw_parts_mut(sums.ptr::<f32>(), windows.outputs * columns * vector);
+                    let sums_of = std::slice::from_raw_parts_mut(sums.ptr::<f32>(), windows.outputs * taps * vector);
                     sums_of.fill(0.0);
                     for (image, block) in
                         (0..windows.images).flat_map(|image| (0..channel.blocks).map(move |block| (image, block)))
@@ -219,63 +220,57 @@ impl Gradient {
                             + group as isize * self.group_stride
                             + rows.start as isize * self.row_stride;
                         call.rows = rows.len();
-                        for inside in 0..windows.channels {
-                            self.fill(&channel, image, group * windows.channels + inside, &rows, planes.ptr());
-                            for (outputs, tiles) in &tiles {
-                                let first = base + outputs.start as isize * self.output_stride;
-                                let from = self.gradient.wrapping_offset(first * size);
-                                if copies {
-                                    let each = rows.len() * places_x;
-                                    for at in 0..outputs.len() * rows.len() {
-                                        let (o, row) = ((at / rows.len()) as isize, at % rows.len());
-                                        let offset = o * self.output_stride + row as isize * self.row_stride;
-                                        let to = rows_of.ptr::<f32>().add(at * places_x);
-                                        copy.copy(from.wrapping_offset(offset * size), to);
-                                    }
-                                    call.gradient = rows_of.ptr();
-                                    call.gradient_output = each * size_of::<f32>();
-                                    call.gradient_gap = tail * size_of::<f32>();
-                                } else {
-                                    call.gradient = from.cast();
-                                    call.gradient_output = (self.output_stride * size) as usize;
-                                    let row = self.row_stride - (call.steps * vector) as isize;
-                                    call.gradient_gap = (row * size) as usize;
+                        self.fill(&channel, image, number, &rows, planes.ptr());
+                        for (outputs, tiles) in &tiles {
+                            let first = base + outputs.start as isize * self.output_stride;
+                            let from = self.gradient.wrapping_offset(first * size);
+                            if copies {
+                                let each = rows.len() * places_x;
+                                for at in 0..outputs.len() * rows.len() {
+                                    let (o, row) = ((at / rows.len()) as isize, at % rows.len());
+                                    let offset = o * self.output_stride + row as isize * self.row_stride;
+                                    let to = rows_of.ptr::<f32>().add(at * places_x);
+                                    copy.copy(from.wrapping_offset(offset * size), to);
                                 }
-                                for tile in tiles {
-                                    self.point(&mut call, tile, planes.ptr());
-                                    // `[output][channel][tap]`, but all outputs of a tile's taps beside each other.
-                                    let at = (outputs.start * windows.channels + inside * outputs.len()) * taps;
-                                    let at = at + tile.shape.first * outputs.len();
-                                    call.sums = sums_of.as_mut_ptr().add(at * vector);
-                                    (tile.code)(&call);
-                                }
+                                call.gradient = rows_of.ptr();
+                                call.gradient_output = each * size_of::<f32>();
+                                call.gradient_gap = tail * size_of::<f32>();
+                            } else {
+                                call.gradient = from.cast();
+                                call.gradient_output = (self.output_stride * size) as usize;
+                                let row = self.row_stride - (call.steps * vector) as isize;
+                                call.gradient_gap = (row * size) as usize;
+                            }
+                            for tile in tiles {
+                                self.point(&mut call, tile, planes.ptr());
+                                // `[output][tap]`, but all outputs of a tile's taps beside each other.
+                                let at = outputs.start * taps + tile.shape.first * outputs.len();
+                                call.sums = sums_of.as_mut_ptr().add(at * vector);
+                                (tile.code)(&call);
                             }
                         }
                     }
-                    for (outputs, tiles) in &tiles {
-                        for (inside, tile) in
-                            (0..windows.channels).flat_map(|inside| tiles.iter().map(move |tile| (inside, tile)))
-                        {
-                            let at = (outputs.start * windows.channels + inside * outputs.len()) * taps
-                                + tile.shape.first * outputs.len();
-                            for o in 0..outputs.len() {
-                                for tap in 0..tile.shape.count {
-                                    let from = (at + o * tile.shape.count + tap) * vector;
-                                    let sum = sum_of_lanes(&sums_of[from..from + vector]);
-                                    let column = inside * taps + tile.shape.first + tap;
-                                    results.ptr::<f32>().add((outputs.start + o) * columns + column).write(sum);
-                                }
+                    for (outputs, tile) in
+                        tiles.iter().flat_map(|(outputs, tiles)| tiles.iter().map(move |tile| (outputs, tile)))
+                    {
+                        let at = outputs.start * taps + tile.shape.first * outputs.len();
+                        for o in 0..outputs.len() {
+                            for tap in 0..tile.shape.count {
+                                let from = (at + o * tile.shape.count + tap) * vector;
+                                let sum = sum_of_lanes(&sums_of[from..from + vector]);
+                                let column = tile.shape.first + tap;
+                                results.ptr::<f32>().add((outputs.start + o) * taps + column).write(sum);
                             }
                         }
                     }
                     epilogue.apply(Tile {
                         data: results.ptr(),
                         dtype: DType::F32,
-                        row_stride: columns,
+                        row_stride: taps,
                         row: group * windows.outputs,
                         rows: windows.outputs,
-                        column: 0,
-                        columns,
+                        column: inside * taps,
+                        columns: taps,
                     });
                 }
             }

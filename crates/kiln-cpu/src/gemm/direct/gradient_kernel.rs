@@ -275,11 +275,10 @@ fn generate(shape: &GradientShape) -> Vec<u8> {
     for (i, &line) in LINES.iter().enumerate().take(lines.len()) {
         asm.load(line, field(std::mem::offset_of!(Call, lines) + 8 * i), Size::Q);
     }
-    asm.load(STEPS, field(std::mem::offset_of!(Call, sums)), Size::Q);
-    for tap in 0..shape.count {
-        for v in 0..vectors {
-            asm.rm(ops::VMOVUPS, width, registers.accumulator(tap, v), registers.sum(tap, v));
-        }
+    // From zero, not from the sums in memory: one chain over all images would lose what is small beside a long sum.
+    for r in 0..shape.count * vectors {
+        let acc = VReg(r as u8);
+        asm.rvm(ops::VPXOR, if r < 16 { Width::V128 } else { width }, acc, acc, acc);
     }
     asm.load(GRADIENT, field(std::mem::offset_of!(Call, gradient)), Size::Q);
     asm.load(ROWS, field(std::mem::offset_of!(Call, rows)), Size::Q);
@@ -319,7 +318,9 @@ fn generate(shape: &GradientShape) -> Vec<u8> {
     asm.load(STEPS, field(std::mem::offset_of!(Call, sums)), Size::Q);
     for tap in 0..shape.count {
         for v in 0..vectors {
-            asm.mr(ops::VMOVUPS_ST, width, registers.sum(tap, v), registers.accumulator(tap, v));
+            let acc = registers.accumulator(tap, v);
+            asm.rvm(ops::VADDPS, width, acc, acc, registers.sum(tap, v));
+            asm.mr(ops::VMOVUPS_ST, width, registers.sum(tap, v), acc);
         }
     }
     asm.vzeroupper();

@@ -334,3 +334,17 @@ fn complete(u: &mut Matrix, row: usize) {
         }
     }
 }
+
+/// V·diag⁻¹·Uᵀ of a singular value decomposition, of the values above a share of the largest.
+pub(super) fn pseudo_inverse(u: &Matrix, values: &[f64], vt: &Matrix, tolerance: f64) -> Matrix {
+    let bound = tolerance * values.first().copied().unwrap_or(0.0);
+    let (rows, columns) = (vt.columns, u.rows);
+    let mut data = Vec::with_capacity(rows * columns);
+    for i in 0..rows {
+        for j in 0..columns {
+            let used = values.iter().enumerate().filter(|&(_, &value)| value > bound);
+            data.push(used.map(|(k, value)| vt.at(k, i) * u.at(j, k) / value).sum());
+        }
+    }
+    Matrix::new(rows, columns, data)
+}

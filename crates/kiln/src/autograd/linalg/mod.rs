@@ -8,7 +8,7 @@ mod host;
 mod rules;
 
 use super::function::{Function, apply_at};
-use crate::tensor::shape;
+use crate::tensor::{autocast, shape};
 use crate::{Error, Result, Tensor};
 use kiln_ir::Source;
 use rules::turned;
@@ -78,7 +78,7 @@ impl Tensor {
         Ok((self.broadcast_at(op, &whole(matrix), at)?, other.broadcast_at(op, &whole(right), at)?))
     }
 
-    /// Lets `solve` work on columns: a right side of one axis less than this is vectors.
+    /// Lets `solve` work on columns: a right side of one axis less than this is vectors, but for triangles.
     fn solved(
         &self,
         op: &'static str,
@@ -86,7 +86,10 @@ impl Tensor {
         at: &Source,
         solve: impl FnOnce(&Tensor, &Tensor) -> Result<Tensor>,
     ) -> Result<Tensor> {
-        let is_vector = right.rank() + 1 == self.rank() && right.hint() == &self.hint()[..self.rank() - 1];
+        // PyTorch's triangles take columns alone.
+        let is_vector = op != "solve_triangular"
+            && right.rank() + 1 == self.rank()
+            && right.hint() == &self.hint()[..self.rank() - 1];
         let columns = if is_vector { right.unsqueeze(-1)? } else { right.clone() };
         let (matrix, columns) = self.beside(op, &columns, at)?;
         let x = solve(&matrix, &columns)?;
@@ -109,7 +112,7 @@ impl Tensor {
         self.solved("solve", right, &at, |a, b| Ok(applied(rule, &[a, b], &at)?.swap_remove(0)))
     }
 
-    /// X with T·X = B, T being the upper or lower triangle of this matrix, with ones on the diagonal if `unit`.
+    /// X with T·X = B, T being the upper or lower triangle of this matrix, with ones on the diagonal if `unit`; B holds columns.
     #[track_caller]
     pub fn solve_triangular(&self, right: &Tensor, upper: bool, unit: bool) -> Result<Tensor> {
         let at = Source::caller();
@@ -248,8 +251,10 @@ impl Tensor {
             return Err(Error::WrongRank { op: "lstsq", shape: self.hint().to_vec(), expected, at });
         }
         self.solved("lstsq", right, &at, |a, b| {
-            let (q, r) = a.qr()?;
-            r.solve_triangular(&turned(&q)?.matmul(b)?, true, false)
+            autocast::within(None, || {
+                let (q, r) = a.qr()?;
+                r.solve_triangular(&turned(&q)?.matmul(b)?, true, false)
+            })
         })
     }
 
@@ -257,10 +262,10 @@ impl Tensor {
     /// distance of 1 to the next number).
     #[track_caller]
     pub fn pinv(&self, tolerance: Option<f64>) -> Result<Tensor> {
-        let (u, values, vt) = self.svd()?;
-        let large = values.gt(&values.amax_keepdim(-1)?.mul(self.rank_tolerance(tolerance))?)?;
-        let inverse = large.where_(&large.where_(&values, 1.0)?.recip()?, 0.0)?;
-        turned(&vt)?.mul(&inverse.unsqueeze(-2)?)?.matmul(&turned(&u)?)
+        let at = Source::caller();
+        host::check("pinv", self, &at)?;
+        let rule = rules::PseudoInverse { tolerance: self.rank_tolerance(tolerance), at: at.clone() };
+        Ok(applied(rule, &[self], &at)?.swap_remove(0))
     }
 
     fn rank_tolerance(&self, tolerance: Option<f64>) -> f64 {
@@ -298,6 +303,10 @@ impl Tensor {
     pub fn matrix_power(&self, exponent: i64) -> Result<Tensor> {
         let at = Source::caller();
         self.expect_square("matrix_power", &at)?;
+        autocast::within(None, || self.multiplied(exponent, &at))
+    }
+
+    fn multiplied(&self, exponent: i64, at: &Source) -> Result<Tensor> {
         let base = if exponent < 0 { self.inverse()? } else { self.clone() };
         let (mut rest, mut power, mut result) = (exponent.unsigned_abs(), base.clone(), None::<Tensor>);
         while rest > 0 {
@@ -315,8 +324,8 @@ impl Tensor {
         match result {
             Some(result) => Ok(result),
             None => {
-                let n = usize::try_from(self.extent(self.rank() - 1).number(&at)).unwrap_or(0);
-                Tensor::eye(n, self.dtype(), self.device())?.broadcast_at("matrix_power", &self.sizes(), &at)
+                let n = usize::try_from(self.extent(self.rank() - 1).number(at)).unwrap_or(0);
+                Tensor::eye(n, self.dtype(), self.device())?.broadcast_at("matrix_power", &self.sizes(), at)
             }
         }
     }

@@ -3,6 +3,7 @@
 use super::dense::{self, Matrix};
 use super::host::{Compute, Part, batched};
 use crate::autograd::function::{Forward, Function};
+use crate::tensor::autocast;
 use crate::{Result, Tensor};
 use kiln_ir::Source;
 use std::sync::Arc;
@@ -59,7 +60,8 @@ macro_rules! rule {
             fn backward(&self, $s: &[Tensor], $g: &[Option<Tensor>]) -> Result<Vec<Option<Tensor>>> {
                 #[allow(unused_variables)]
                 let $self = self;
-                $backward
+                // Products of a factorisation's gradient are as precise as the factorisation, also inside of a region.
+                autocast::within(None, || $backward)
             }
         }
     };
@@ -279,5 +281,31 @@ rule! {
             add(u.matmul(&rows(&inverse, &outside)?)?)?;
         }
         Ok(vec![whole])
+    }
+}
+
+/// I − x.
+fn rest_of(x: &Tensor) -> Result<Tensor> {
+    let n = x.shape().last().copied().unwrap_or(0);
+    Tensor::eye(n, x.dtype(), x.device())?.sub(x)
+}
+
+rule! {
+    /// V·diag⁻¹·Uᵀ of the singular values above a share of the largest. Its gradient is one of the inverse itself, not of the factors, and so a
+    /// number also where singular values are equal or zero.
+    PseudoInverse { tolerance: f64 }, "pinv",
+    |this, m| match dense::svd(&m[0]) {
+        Some((u, values, vt)) => Ok(vec![Part::Matrix(dense::pseudo_inverse(&u, &values, &vt, this))]),
+        None => Err("its elements have to be finite"),
+    },
+    saved: |operands, results| vec![operands[0].clone(), results[0].clone()],
+    |rule, s, g| {
+        let Some(g) = &g[0] else { return Ok(vec![None]) };
+        let (a, p) = (&s[0], &s[1]);
+        let (pt, gt) = (turned(p)?, turned(g)?);
+        let inner = pt.matmul(g)?.matmul(&pt)?;
+        let left = rest_of(&a.matmul(p)?)?.matmul(&gt)?.matmul(p)?.matmul(&pt)?;
+        let right = pt.matmul(p)?.matmul(&gt)?.matmul(&rest_of(&p.matmul(a)?)?)?;
+        Ok(vec![Some(left.add(&right)?.sub(&inner)?)])
     }
 }

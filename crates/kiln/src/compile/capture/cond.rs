@@ -4,7 +4,7 @@
 //! is not part of a graph (it reads elements, stops gradients), both sides are computed and the results selected.
 
 use super::compiled::tensors_of;
-use super::loops::{has_conditional_loops, record_body};
+use super::loops::{has_bounds, has_conditional_loops, record_body, with_bounds};
 use super::with_session;
 use crate::tensor::bundle::{Bundle, Leaf, leaves_of};
 use crate::tensor::eager::{self, Operation};
@@ -13,13 +13,15 @@ use crate::tensor::tracer::is_active;
 use crate::{DType, Error, Result, Tensor};
 use kiln_ir::build::{Emit, GraphBuilder};
 use kiln_ir::{Branches, Graph, NodeId, Op, Source};
+use kiln_runtime::event::{self, Category, Event};
 use std::sync::Arc;
 
 /// Selects by a bool tensor of one element. One of the two functions runs, in eager code and in a compiled function, where both are
 /// captured as graphs inside of the graph around them: there is no graph break, and gradients go through the side that ran. Both must return
 /// tensors of the same dtypes and shapes and the same plain values, and must not change variables, draw random numbers or call
 /// disabled parts. A side that reads elements or stops gradients makes a compiled function compute both, and select as
-/// [`Tensor::where_`] does. Each function may be called more than once while it is captured.
+/// [`Tensor::where_`] does, which an event of the category `perf` says. So does it where that takes less time than to look at the predicate: at most
+/// 12 operations on each of at most 65,536 elements, of sizes that are known. Each function may be called more than once while it is captured.
 ///
 /// ```
 /// use kiln::{Device, Options, Tensor, cond};
@@ -43,8 +45,14 @@ pub fn cond<R: Bundle>(
         return if predicate.item::<bool>()? { then() } else { otherwise() };
     }
     match record(predicate, &then, &otherwise, &at)? {
-        Some(results) => Ok(results),
-        None => select(predicate, &then, &otherwise, &at),
+        Ok(results) => Ok(results),
+        Err(why) => {
+            event::emit(Category::Perf, || Event::Slow {
+                text: format!("both sides of cond are computed and selected from: {why}"),
+                at: at.clone(),
+            });
+            select(predicate, &then, &otherwise, &at)
+        }
     }
 }
 
@@ -66,19 +74,20 @@ fn must_be_alike<R: Bundle>(then: &R, otherwise: &R, at: &Source) -> Result<()> 
     }
 }
 
-/// Records the choice as an op, if it can be one.
+/// Records the choice as an op; says why it cannot be one.
 fn record<R: Bundle>(
     predicate: &Tensor,
     then: &dyn Fn() -> Result<R>,
     otherwise: &dyn Fn() -> Result<R>,
     at: &Source,
-) -> Result<Option<R>> {
+) -> Result<Result<R, &'static str>> {
     if predicate.dtype() != DType::Bool {
-        return Ok(None);
+        return Ok(Err("the predicate is no bool"));
     }
     let device = predicate.device();
-    let Some((left, first)) = record_side(then, device, at)? else { return Ok(None) };
-    let Some((right, second)) = record_side(otherwise, device, at)? else { return Ok(None) };
+    let no_graph = "a side does what is not part of a graph, such as to read elements or to stop gradients";
+    let Some((left, first)) = record_side(then, device, at)? else { return Ok(Err(no_graph)) };
+    let Some((right, second)) = record_side(otherwise, device, at)? else { return Ok(Err(no_graph)) };
     must_be_alike(&left, &right, at)?;
     let is_plain = |tensor: &&Tensor| tensor.device() == device && tensor.dtype() != DType::I4;
     let results = tensors_of(&leaves_of(&left)).into_iter().all(|tensor| is_plain(&tensor));
@@ -92,8 +101,11 @@ fn record<R: Bundle>(
             given.push(tensor.clone());
         }
     }
-    if !results || !given.iter().all(|tensor| is_plain(&tensor)) || types(&first.0) != types(&second.0) {
-        return Ok(None);
+    if !results || !given.iter().all(|tensor| is_plain(&tensor)) {
+        return Ok(Err("a side uses another device or i4"));
+    }
+    if types(&first.0) != types(&second.0) {
+        return Ok(Err("the sizes of both sides are different expressions"));
     }
     let in_order: Vec<usize> = (0..first.1.len()).collect();
     let graph = |cause| Error::Graph { cause: Box::new(cause) };
@@ -105,17 +117,20 @@ fn record<R: Bundle>(
         (0..count).map(result).collect::<Result<Vec<NodeId>, kiln_ir::Error>>()
     };
     if count == 0 {
-        return Ok(Some(left));
+        return Ok(Ok(left));
     }
     let has_loops = [branches.then(), branches.otherwise()].into_iter().any(has_conditional_loops);
     if has_loops && tape::is_recorded(&given.iter().collect::<Vec<_>>()) {
-        return Ok(None);
+        return match has_bounds(at)? {
+            true => Ok(Err("gradients go through a loop without a bound")),
+            false => with_bounds(at, || record(predicate, then, otherwise, at)),
+        };
     }
     let flag = predicate.reshape(())?;
     let operands: Vec<&Tensor> = [&flag].into_iter().chain(&given).collect();
     let op = Op::Cond { branches: branches.clone(), result: 0 };
     let mut results = eager::run(Operation::Op(&op), &operands, device, &write, at)?.into_iter();
-    Ok(Some(left.map_tensors(&mut |tensor| results.next().unwrap_or_else(|| tensor.clone()))))
+    Ok(Ok(left.map_tensors(&mut |tensor| results.next().unwrap_or_else(|| tensor.clone()))))
 }
 
 /// The types of what a graph gives.

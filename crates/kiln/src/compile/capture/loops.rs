@@ -24,6 +24,7 @@ use crate::{DType, Device, Error, Result, Tensor};
 use kiln_ir::build::{Emit, GraphBuilder};
 use kiln_ir::{Dim, Graph, NodeId, Op, Region, Source, TensorType};
 use kiln_passes::Vectorized;
+use kiln_runtime::event::{self, Category, Event};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 
@@ -143,7 +144,13 @@ where
         let (own, rows) = (tensors_of(&own), tensors_of(&rows));
         let mut results = None;
         if self.form == Form::Vectorized && own.is_empty() {
-            results = record_vectorized(&rows, &mut body, at)?;
+            match record_vectorized(&rows, &mut body, at)? {
+                Ok(all) => results = Some(all),
+                Err(why) => event::emit(Category::Perf, || Event::Slow {
+                    text: format!("vmap runs one example after another: {why}"),
+                    at: at.clone(),
+                }),
+            }
         }
         if results.is_none() {
             results = record_loop(&own, &rows, false, &mut body, at)?;
@@ -222,8 +229,14 @@ pub(crate) fn record_loop(
     let Some((graph, captured)) = record_body(inputs, count, device, body, at)? else { return Ok(None) };
     let number = graph.outputs().len();
     let operands: Vec<&Tensor> = carried.iter().chain(over).copied().chain(&captured).collect();
-    if !operands.iter().all(is_here) || tape::is_recorded(&operands) && has_conditional_loops(&graph) {
+    if !operands.iter().all(is_here) {
         return Ok(None);
+    }
+    if tape::is_recorded(&operands) && has_conditional_loops(&graph) {
+        return match has_bounds(at)? {
+            true => Ok(None),
+            false => with_bounds(at, || record_loop(carried, over, reverse, body, at)),
+        };
     }
     let region = kiln_passes::with_states(&Arc::new(Region::new(graph, turns.clone(), count, over.len(), reverse)));
     let write = |b: &mut GraphBuilder, operands: &[NodeId]| {
@@ -234,15 +247,36 @@ pub(crate) fn record_loop(
     eager::run(Operation::Op(&op), &operands, device, &write, at).map(Some)
 }
 
-/// Records a function of one place along the first axis of `over` for all places at once. Nothing where it is no graph, or one that has no
-/// form for many.
-fn record_vectorized(over: &[&Tensor], body: Turn<'_>, at: &Source) -> Result<Option<Vec<Tensor>>> {
+/// Records bodies through which gradients go: each loop until a condition fails is one of as many turns as its bound says. Whether they do
+/// is known once a body is recorded, from what it uses, so it is recorded without bounds first.
+pub(super) fn with_bounds<T>(at: &Source, record: impl FnOnce() -> Result<T>) -> Result<T> {
+    let set = |on| with_session(at, |session| Ok(std::mem::replace(&mut session.recording.has_bounds, on)));
+    let before = set(true)?;
+    let result = catch_unwind(AssertUnwindSafe(record));
+    let restored = set(before);
+    let result = result.unwrap_or_else(|panic| resume_unwind(panic))?;
+    restored.map(|_| result)
+}
+
+/// Whether bodies are being recorded [with bounds](with_bounds).
+pub(super) fn has_bounds(at: &Source) -> Result<bool> {
+    with_session(at, |session| Ok(session.recording.has_bounds))
+}
+
+/// Records a function of one place along the first axis of `over` for all places at once. Says why not where it is no graph, or one that has
+/// no form for many.
+fn record_vectorized(over: &[&Tensor], body: Turn<'_>, at: &Source) -> Result<Result<Vec<Tensor>, String>> {
+    let refused = |why: &str| Ok(Err(why.to_string()));
     let types: Vec<TensorType> = over.iter().map(|tensor| tensor.ty()).collect();
     let lengths: Option<Vec<&Dim>> = types.iter().map(|ty| ty.shape.first()).collect();
-    let Some((&size, others)) = lengths.as_ref().and_then(|lengths| lengths.split_first()) else { return Ok(None) };
-    let is_half = types.iter().any(|ty| ty.dtype == DType::I4);
-    if !is_active() || is_half || size.is_zero() || others.iter().any(|other| *other != size) {
-        return Ok(None);
+    let Some((&size, others)) = lengths.as_ref().and_then(|lengths| lengths.split_first()) else {
+        return refused("there is no axis of examples");
+    };
+    if !is_active() || size.is_zero() || others.iter().any(|other| *other != size) {
+        return refused("there is no example, or tensors differ in their number");
+    }
+    if types.iter().any(|ty| ty.dtype == DType::I4) {
+        return refused("examples of i4 share bytes");
     }
     let device = over[0].device();
     let inputs: Vec<TensorType> = types.iter().map(|ty| TensorType::new(ty.dtype, &ty.shape[1..])).collect();
@@ -252,7 +286,15 @@ fn record_vectorized(over: &[&Tensor], body: Turn<'_>, at: &Source) -> Result<Op
         recorded = tape::with_enabled(false, || record_body(inputs, 0, device, body, at))?;
         recorded = recorded.filter(|(_, captured)| !tape::is_recorded(&captured.iter().collect::<Vec<_>>()));
     }
-    let Some((graph, captured)) = recorded else { return Ok(None) };
+    let Some((graph, captured)) = recorded else { return refused("the function is no graph") };
+    let operands: Vec<&Tensor> = over.iter().copied().chain(&captured).collect();
+    if !operands.iter().all(|tensor| tensor.device() == device) {
+        return refused("the function uses two devices");
+    }
+    // Many examples compute both sides and select: the gradient of the side not taken may be NaN, and zero times that is, too.
+    if tape::is_recorded(&operands) && (has_choices(&graph) || has_conditional_loops(&graph)) {
+        return refused("gradients go through a choice or a loop until a condition fails");
+    }
     let write = |b: &mut GraphBuilder, operands: &[NodeId]| {
         let batched = |(number, &node): (usize, &NodeId)| Vectorized { node, is_batched: number < over.len() };
         let inputs: Vec<Vectorized> = operands.iter().enumerate().map(batched).collect();
@@ -260,15 +302,14 @@ fn record_vectorized(over: &[&Tensor], body: Turn<'_>, at: &Source) -> Result<Op
     };
     // Whether all of its ops have a form for many is known from a first try.
     let mut trial = GraphBuilder::new();
-    let operands: Vec<&Tensor> = over.iter().copied().chain(&captured).collect();
     let nodes: Result<Vec<NodeId>, kiln_ir::Error> = operands.iter().map(|tensor| trial.input(tensor.ty())).collect();
-    if nodes.and_then(|nodes| write(&mut trial, &nodes)).is_err() {
-        return Ok(None);
+    if let Err(error) = nodes.and_then(|nodes| write(&mut trial, &nodes)) {
+        return Ok(Err(error.to_string()));
     }
     // A loop that carries nothing may as well go backwards: the key is that of no other operation.
     let region = Region::new(graph.clone(), size.clone(), 0, over.len(), true);
     let op = Op::Loop { region: Arc::new(region), result: 0 };
-    eager::run(Operation::Op(&op), &operands, device, &write, at).map(Some)
+    eager::run(Operation::Op(&op), &operands, device, &write, at).map(Ok)
 }
 
 impl<C, X, Y> Scan<C, X, Y>
@@ -334,7 +375,9 @@ pub struct Vmap<X, Y> {
 /// Makes a function of one example one of many, which lie along the first axis of all its tensors: the graph of the function is written for
 /// all of them, each op with one axis more, instead of being run for one after another. What the function holds is the same for all examples.
 ///
-/// A function that cannot be written so (its loops go on until a condition fails, or it is no graph at all) is a [`map`], and gives the same.
+/// A function that cannot be written so is a [`map`], which an event of the category `perf` says, and gives the same: its loops go on until a
+/// condition fails, each example chooses by [`cond`] between sides that look up indices or loop, gradients go through such a choice, or it is no
+/// graph at all. Other choices an example compute both sides for all examples.
 ///
 /// ```
 /// use kiln::{DType, Device, Tensor};
@@ -492,8 +535,8 @@ where
 
 impl<C: Bundle + Send + Sync + 'static> WhileLoop<C> {
     /// The same loop as an op of the graph where gradients go through it, too. What each of at most so many turns finds is saved for them:
-    /// memory for all of these turns is there at every call. Where gradients are recorded in a compiled function, floats of a loop that has
-    /// not ended after so many turns are NaN. Without gradients the bound says nothing.
+    /// memory for all of these turns is there at every call. Where gradients go through it in a compiled function and it has not ended after so
+    /// many turns, its floats are NaN, and what is no float is that of the last turn within the bound. Without gradients the bound says nothing.
     ///
     /// ```
     /// use kiln::{Device, Tensor, Var};
@@ -531,9 +574,8 @@ impl<C: Bundle + Send + Sync + 'static> WhileLoop<C> {
         if !given.iter().all(is_plain) {
             return Ok(None);
         }
-        // Whether gradients go through the body of a loop around this one is not known while that is recorded.
-        let is_inside = with_session(at, |session| Ok(session.recording.is_in_body()))?;
-        if tape::is_recorded(&given) || self.bound.is_some() && is_inside && tape::is_enabled() {
+        // No tape is seen from within a body: whoever records that says whether gradients go through it.
+        if tape::is_recorded(&given) || self.bound.is_some() && tape::is_enabled() && has_bounds(at)? {
             return self.record_bounded(carried, device, at);
         }
         let Some(goes_on) = flag((self.first.inner())(carried)?)? else { return Ok(None) };
@@ -596,7 +638,8 @@ impl<C: Bundle + Send + Sync + 'static> WhileLoop<C> {
                 }
             }
         };
-        let Some((graph, captured)) = record_body(types, count, device, &mut body, at)? else { return Ok(None) };
+        let recorded = with_bounds(at, || record_body(types, count, device, &mut body, at))?;
+        let Some((graph, captured)) = recorded else { return Ok(None) };
         let operands: Vec<&Tensor> = given.iter().copied().chain([&goes_on]).chain(&captured).collect();
         if !operands.iter().all(|tensor| tensor.device() == device) || has_conditional_loops(&graph) {
             return Ok(None);
@@ -638,6 +681,11 @@ pub(super) fn has_conditional_loops(graph: &Graph) -> bool {
         let is_one = matches!(&node.op, Op::Loop { region, .. } if region.is_conditional());
         is_one || node.op.bodies().into_iter().any(has_conditional_loops)
     })
+}
+
+/// Whether there is a choice between two sides in a graph.
+fn has_choices(graph: &Graph) -> bool {
+    graph.nodes().iter().any(|node| matches!(node.op, Op::Cond { .. }) || node.op.bodies().into_iter().any(has_choices))
 }
 
 /// Whether two parts of a bundle differ in a tensor's elements at the most.

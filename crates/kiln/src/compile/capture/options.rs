@@ -166,7 +166,7 @@ pub struct Options {
     /// weights do.
     pub precision: Precision,
     /// Bytes of temporaries that a program may take: beyond it, cheap values that wait long for a use are computed again there, as far as that
-    /// helps. Results are the same bit for bit; compiling takes longer. What is recomputed as a whole is [`crate::checkpoint`]'s. For programs of fixed
+    /// helps. Results are the same within the rounding of fused code; compiling takes longer. An event of the category `perf` says where it is not met. What is recomputed as a whole is [`crate::checkpoint`]'s. For programs of fixed
     /// sizes.
     pub memory_budget: Option<usize>,
     /// Whether what depends on weights alone is computed once, and weights are packed for the products that read them. This

@@ -32,6 +32,8 @@ pub(super) struct Recording {
     last_segment: u32,
     /// Bodies of loops that are being recorded, each in the one before.
     bodies: Vec<LoopBody>,
+    /// Whether gradients go through the bodies that are being recorded: loops until a condition fails are bounded there.
+    pub(super) has_bounds: bool,
     /// Tensors with memory met on the way and their values, by where the memory is.
     held: HashMap<usize, Vec<(Tensor, u32)>>,
     /// Variables met in this segment.
@@ -120,6 +122,7 @@ impl Recording {
             segment: 0,
             last_segment: 0,
             bodies: Vec::new(),
+            has_bounds: false,
             held: HashMap::new(),
             cells: Vec::new(),
             slots: 0,

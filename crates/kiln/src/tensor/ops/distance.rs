@@ -1,7 +1,7 @@
 //! Distances and likenesses of vectors, and products with sums: what is a few lines of other operations, as one graph.
 
-use crate::tensor::eager;
 use crate::tensor::shape::{self, resolve_axis};
+use crate::tensor::{autocast, eager};
 use crate::{DType, Dim, Error, Result, Size, Tensor};
 use kiln_ir::build::{self, Emit, GraphBuilder};
 use kiln_ir::{CompareOp, NodeId, ReduceKind, Source};
@@ -42,8 +42,9 @@ impl Tensor {
     #[track_caller]
     pub fn cdist(&self, other: &Tensor, p: f64) -> Result<Tensor> {
         let at = Source::caller();
-        self.same_dtype("cdist", other, &at)?;
-        for side in [self, other] {
+        let (this, other) = (&self.autocast("cdist", &at)?, &other.autocast("cdist", &at)?);
+        this.same_dtype("cdist", other, &at)?;
+        for side in [this, other] {
             if side.rank() < 2 || !side.dtype().is_float() {
                 let expected = "floats of two axes or more";
                 return Err(Error::WrongRank { op: "cdist", shape: side.hint().to_vec(), expected, at });
@@ -53,7 +54,12 @@ impl Tensor {
             let (name, expected) = ("p", "it has to be 0 or more");
             return Err(Error::BadArgument { op: "cdist", name, value: p.into(), expected, at });
         }
-        let (x, y) = (self.unsqueeze(self.rank() - 1)?, other.unsqueeze(other.rank() - 2)?);
+        let (width, others) = (this.extent(this.rank() - 1), other.extent(other.rank() - 1));
+        if !width.equals(others, &at) {
+            let (lhs, rhs) = (this.hint().to_vec(), other.hint().to_vec());
+            return Err(Error::ShapeMismatch { op: "cdist", lhs, rhs, sizes: None, at });
+        }
+        let (x, y) = (this.unsqueeze(this.rank() - 1)?, other.unsqueeze(other.rank() - 2)?);
         shape::broadcast("cdist", &x.sizes(), &y.sizes(), &at)?;
         let write = |b: &mut GraphBuilder, inputs: &[NodeId]| {
             let difference = build::sub(b, &inputs[0], &inputs[1])?;
@@ -85,7 +91,8 @@ impl Tensor {
     #[track_caller]
     pub fn pairwise_distance(&self, other: &Tensor, p: f64, epsilon: f64) -> Result<Tensor> {
         let at = Source::caller();
-        self.same_dtype("pairwise_distance", other, &at)?;
+        let [this, other] = autocast::met("pairwise_distance", [self, other], &at)?;
+        this.same_dtype("pairwise_distance", &other, &at)?;
         shape::broadcast("pairwise_distance", &self.sizes(), &other.sizes(), &at)?;
         let write = |b: &mut GraphBuilder, inputs: &[NodeId]| {
             let difference = build::sub(b, &inputs[0], &inputs[1])?;
@@ -93,7 +100,7 @@ impl Tensor {
             let last = b.ty(&moved).rank() - 1;
             p_norm(b, &moved, p, last)
         };
-        eager::composite("pairwise_distance", &[p.into(), epsilon.into()], &[self, other], write, &at)
+        eager::composite("pairwise_distance", &[p.into(), epsilon.into()], &[&this, &other], write, &at)
     }
 
     /// The cosine of the angle between vectors along an axis; each length is `epsilon` at the least.
@@ -101,7 +108,8 @@ impl Tensor {
     pub fn cosine_similarity(&self, other: &Tensor, axis: impl Size, epsilon: f64) -> Result<Tensor> {
         let at = Source::caller();
         let common = shape::broadcast("cosine_similarity", &self.sizes(), &other.sizes(), &at)?;
-        self.same_dtype("cosine_similarity", other, &at)?;
+        let [this, other] = autocast::met("cosine_similarity", [self, other], &at)?;
+        this.same_dtype("cosine_similarity", &other, &at)?;
         let hints = crate::tensor::dim::hints(&common);
         let axis = resolve_axis("cosine_similarity", axis, &hints, 0, &at)?;
         let write = |b: &mut GraphBuilder, inputs: &[NodeId]| {
@@ -116,7 +124,7 @@ impl Tensor {
             let lengths = build::mul(b, &lengths[0], &lengths[1])?;
             build::div(b, &product, &lengths)
         };
-        eager::composite("cosine_similarity", &[axis.into(), epsilon.into()], &[self, other], write, &at)
+        eager::composite("cosine_similarity", &[axis.into(), epsilon.into()], &[&this, &other], write, &at)
     }
 
     /// Divides vectors along an axis by their p-norm, which is `epsilon` at the least.
@@ -137,12 +145,21 @@ impl Tensor {
         &self,
         name: &'static str,
         [x, y]: [&Tensor; 2],
+        ranks: [usize; 2],
         [beta, alpha]: [f64; 2],
-        sum_batches: bool,
         at: &Source,
     ) -> Result<Tensor> {
-        self.same_dtype(name, x, at)?;
+        for (side, rank) in [x, y].into_iter().zip(ranks) {
+            if side.rank() != rank {
+                let expected =
+                    ["", "a vector: one axis", "a matrix: two axes", "a batch of matrices: three axes"][rank];
+                return Err(Error::WrongRank { op: name, shape: side.hint().to_vec(), expected, at: at.clone() });
+            }
+        }
+        let (this, x, y) = (&self.autocast(name, at)?, &x.autocast(name, at)?, &y.autocast(name, at)?);
+        this.same_dtype(name, x, at)?;
         x.check_product(name, y, at)?;
+        let sum_batches = name == "addbmm";
         let write = |b: &mut GraphBuilder, inputs: &[NodeId]| {
             let product = build::matmul(b, &inputs[1], &inputs[2])?;
             let product = if sum_batches { build::sum(b, &product, &[0], false)? } else { product };
@@ -154,31 +171,31 @@ impl Tensor {
             let first = if beta == 1.0 { inputs[0] } else { build::mul_scalar(b, &inputs[0], beta)? };
             build::add(b, &first, &scaled)
         };
-        eager::composite(name, &[beta.into(), alpha.into()], &[self, x, y], write, at)
+        eager::composite(name, &[beta.into(), alpha.into()], &[this, x, y], write, at)
     }
 
     /// β·self + α·(x · y) of matrices, this tensor broadcasting.
     #[track_caller]
     pub fn addmm(&self, x: &Tensor, y: &Tensor, beta: f64, alpha: f64) -> Result<Tensor> {
-        self.plus_product("addmm", [x, y], [beta, alpha], false, &Source::caller())
+        self.plus_product("addmm", [x, y], [2, 2], [beta, alpha], &Source::caller())
     }
 
     /// β·self + α·(matrix · vector).
     #[track_caller]
     pub fn addmv(&self, matrix: &Tensor, vector: &Tensor, beta: f64, alpha: f64) -> Result<Tensor> {
-        self.plus_product("addmv", [matrix, vector], [beta, alpha], false, &Source::caller())
+        self.plus_product("addmv", [matrix, vector], [2, 1], [beta, alpha], &Source::caller())
     }
 
     /// β·self + α·(x · y) of batches of matrices.
     #[track_caller]
     pub fn baddbmm(&self, x: &Tensor, y: &Tensor, beta: f64, alpha: f64) -> Result<Tensor> {
-        self.plus_product("baddbmm", [x, y], [beta, alpha], false, &Source::caller())
+        self.plus_product("baddbmm", [x, y], [3, 3], [beta, alpha], &Source::caller())
     }
 
     /// β·self + α·Σ x·y over batches of matrices.
     #[track_caller]
     pub fn addbmm(&self, x: &Tensor, y: &Tensor, beta: f64, alpha: f64) -> Result<Tensor> {
-        self.plus_product("addbmm", [x, y], [beta, alpha], true, &Source::caller())
+        self.plus_product("addbmm", [x, y], [3, 3], [beta, alpha], &Source::caller())
     }
 
     /// The matrix product with a vector.

@@ -104,7 +104,7 @@ impl Tensor {
         eager::composite(op, &[], &[x, target], write, at)
     }
 
-    /// A loss of two values of any shapes that broadcast, reduced.
+    /// A loss of two values of one shape, reduced.
     fn reduced_loss(
         &self,
         op: &'static str,
@@ -114,7 +114,8 @@ impl Tensor {
         write: impl Fn(&mut GraphBuilder, &NodeId, &NodeId) -> Result<NodeId, kiln_ir::Error>,
         at: &Source,
     ) -> Result<Tensor> {
-        self.same_dtype(op, target, at)?;
+        let (x, target) = (&self.autocast(op, at)?, &target.autocast(op, at)?);
+        x.same_dtype(op, target, at)?;
         if !self.is_shaped_like(target, at) {
             let (lhs, rhs) = (self.hint().to_vec(), target.hint().to_vec());
             return Err(Error::ShapeMismatch { op, lhs, rhs, sizes: None, at: at.clone() });
@@ -125,7 +126,7 @@ impl Tensor {
             let single = write(b, &inputs[0], &inputs[1])?;
             reduce(b, &single, reduction)
         };
-        eager::composite(op, &key, &[self, target], write, at)
+        eager::composite(op, &key, &[x, target], write, at)
     }
 
     /// Huber's loss: d²/2 up to a distance of `delta`, delta·(|d| − delta/2) beyond.
@@ -146,8 +147,12 @@ impl Tensor {
             let (rest, others) = (build::sub(b, &one, x)?, build::sub(b, &one, y)?);
             let mut sides = Vec::with_capacity(2);
             for (probability, share) in [(x, y), (&rest, &others)] {
-                let log = build::log(b, probability)?;
+                // The logarithm is not taken at 0, where its slope is infinite.
+                let none = build::compare_scalar(b, kiln_ir::CompareOp::Eq, probability, 0.0)?;
+                let safe = build::masked_fill(b, probability, &none, 1.0)?;
+                let log = build::log(b, &safe)?;
                 let log = build::binary_scalar(b, kiln_ir::BinaryOp::Max, &log, -100.0)?;
+                let log = build::masked_fill(b, &log, &none, -100.0)?;
                 sides.push(build::mul(b, share, &log)?);
             }
             let sum = build::add(b, &sides[0], &sides[1])?;
@@ -207,6 +212,7 @@ impl Tensor {
     }
 
     /// Minus the logarithm of a probability at the targets, this tensor holding logarithms `[n, classes, …]`. Targets of −100 are ignored.
+    /// Labels cannot be smoothed here: that takes all classes, as [`Tensor::cross_entropy_with`] has them.
     #[track_caller]
     pub fn nll_loss(&self, targets: &Tensor, choices: &CrossEntropy) -> Result<Tensor> {
         let at = Source::caller();
@@ -214,12 +220,30 @@ impl Tensor {
             let expected = "two axes or more";
             return Err(Error::WrongRank { op: "nll_loss", shape: self.hint().to_vec(), expected, at });
         }
+        if choices.label_smoothing != 0.0 {
+            let (name, expected) = ("label_smoothing", "it has to be 0: cross_entropy has it");
+            return Err(Error::BadArgument {
+                op: "nll_loss",
+                name,
+                value: choices.label_smoothing.into(),
+                expected,
+                at,
+            });
+        }
+        let mut shape = self.sizes();
+        shape.remove(1);
+        let sizes = targets.sizes();
+        if sizes.len() != shape.len() || !sizes.iter().zip(&shape).all(|(a, b)| a.equals(*b, &at)) {
+            let (lhs, rhs) = (self.hint().to_vec(), targets.hint().to_vec());
+            return Err(Error::ShapeMismatch { op: "nll_loss", lhs, rhs, sizes: None, at });
+        }
+        let this = self.autocast("nll_loss", &at)?;
         let ignored = targets.eq(choices.ignore_index)?;
         let safe = ignored.where_(&targets.zeros_like()?, targets)?;
-        let picked = self.gather(1, &safe.unsqueeze(1)?)?.squeeze(1)?.neg()?;
-        let share = ignored.logical_not()?.to_dtype(self.dtype())?;
+        let picked = this.gather(1, &safe.unsqueeze(1)?)?.squeeze(1)?.neg()?;
+        let share = ignored.logical_not()?.to_dtype(this.dtype())?;
         let share = match &choices.weight {
-            Some(weight) => share.mul(&weight.take(&safe)?)?,
+            Some(weight) => share.mul(&weight.autocast("nll_loss", &at)?.take(&safe)?)?,
             None => share,
         };
         let losses = ignored.where_(0.0, &picked.mul(&share)?)?;
@@ -240,8 +264,11 @@ impl Tensor {
         p: f64,
         reduction: Reduction,
     ) -> Result<Tensor> {
-        let near = self.pairwise_distance(positive, p, 1e-6)?;
-        let far = self.pairwise_distance(negative, p, 1e-6)?;
+        let at = Source::caller();
+        let cast = |side: &Tensor| side.autocast("triplet_margin_loss", &at);
+        let (this, positive, negative) = (cast(self)?, cast(positive)?, cast(negative)?);
+        let near = this.pairwise_distance(&positive, p, 1e-6)?;
+        let far = this.pairwise_distance(&negative, p, 1e-6)?;
         let losses = near.sub(&far)?.add(margin)?.relu()?;
         match reduction {
             Reduction::None => Ok(losses),

@@ -1,5 +1,6 @@
 //! Reading images at computed places, and resizing by wider curves than a line.
 
+use crate::tensor::autocast;
 use crate::tensor::eager::{self, Param};
 use crate::{Error, Result, Tensor};
 use kiln_ir::build::{self, GraphBuilder, ResampleOptions, RoiAlignOptions, SampleMode, SamplePadding};
@@ -26,7 +27,8 @@ impl Tensor {
         align_corners: bool,
     ) -> Result<Tensor> {
         let at = Source::caller();
-        self.same_dtype("grid_sample", grid, &at)?;
+        let [this, grid] = &autocast::met("grid_sample", [self, grid], &at)?;
+        this.same_dtype("grid_sample", grid, &at)?;
         let fits = self.rank() == 4 && grid.rank() == 4 && grid.hint()[3] == 2;
         if !fits || !self.extent(0).equals(grid.extent(0), &at) {
             let (lhs, rhs) = (self.hint().to_vec(), grid.hint().to_vec());
@@ -36,7 +38,7 @@ impl Tensor {
         let write = |b: &mut GraphBuilder, inputs: &[NodeId]| {
             build::grid_sample(b, &inputs[0], &inputs[1], mode, padding, align_corners)
         };
-        eager::composite("grid_sample", &key, &[self, grid], write, &at)
+        eager::composite("grid_sample", &key, &[this, grid], write, &at)
     }
 
     /// The places that an affine map `theta: [n, 2, 3]` (this tensor) reads for images of `[n, c, h, w]`: the grid of [`Tensor::grid_sample`].

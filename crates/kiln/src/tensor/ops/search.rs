@@ -215,7 +215,7 @@ impl Tensor {
         Ok((values.select(axis, k - 1)?, index.select(axis, k - 1)?))
     }
 
-    /// The median of an axis, the lower of the middle two, and its index. NaN is the largest number.
+    /// The median of an axis, the lower of the middle two, and its index. An axis with NaN has the median NaN.
     #[track_caller]
     pub fn median(&self, axis: impl Size) -> Result<(Tensor, Tensor)> {
         let at = Source::caller();
@@ -225,10 +225,18 @@ impl Tensor {
         }
         let middle = (self.extent(axis) - 1) / 2;
         let (values, index) = self.sort(axis, false)?;
-        Ok((values.select(axis, middle)?, index.select(axis, middle)?))
+        let (median, place) = (values.select(axis, middle)?, index.select(axis, middle)?);
+        if !self.dtype().is_float() {
+            return Ok((median, place));
+        }
+        // NaN is sorted last, so an axis with one ends in it; the first of them is told.
+        let is_nan = self.is_nan()?;
+        let (any, first) = (is_nan.any(axis)?, is_nan.to_dtype_at(DType::I32, &at)?.argmax(axis)?);
+        Ok((any.where_(f64::NAN, &median)?.to_dtype_at(self.dtype(), &at)?, any.where_(&first, &place)?))
     }
 
-    /// The value that a share `q` of an axis is below, by a line between the two elements that are nearest.
+    /// The value that a share `q` of an axis is below, by a line between the two elements that are nearest. An axis
+    /// with NaN has the quantile NaN.
     #[track_caller]
     pub fn quantile(&self, q: f64, axis: impl Size) -> Result<Tensor> {
         let at = Source::caller();
@@ -245,8 +253,15 @@ impl Tensor {
         let below = place.floor() as usize;
         let sorted = self.sort(axis, false)?.0;
         let low = sorted.select(axis, below)?;
-        let high = sorted.select(axis, (below + 1).min(size - 1))?;
-        low.lerp(&high, place - place.floor())
+        // At an element itself its neighbour does not count: it may be infinite.
+        let value = match place.ceil() as usize {
+            above if above == below => low,
+            above => low.lerp(&sorted.select(axis, above)?, place - place.floor())?,
+        };
+        match self.dtype().is_float() {
+            true => self.is_nan()?.any(axis)?.where_(f64::NAN, &value)?.to_dtype_at(self.dtype(), &at),
+            false => Ok(value),
+        }
     }
 
     /// Draws `count` places of the last axis, each with a probability in proportion to its element, which is 0 or more: as i64. Without
@@ -276,6 +291,12 @@ impl Generator {
         }
         let last = weights.rank() - 1;
         let weights = weights.detach().to_dtype_at(DType::F64, &at)?;
+        let places = weights.extent(last);
+        let is_captured = weights.is_traced() || tracer::is_active();
+        if !is_captured && !weights.sum(last)?.gt(0.0)?.all(..)?.item::<bool>()? {
+            let (name, expected) = ("weights", "each row needs a sum above 0");
+            return Err(Error::BadArgument { op: "multinomial", name, value: 0.0.into(), expected, at });
+        }
         if !replacement {
             if !Dim::plain(count as i64).at_most(weights.extent(last), &at) {
                 let (name, expected) = ("count", "no more than there are, without replacement");
@@ -292,6 +313,7 @@ impl Generator {
         shape[last] = Dim::plain(count as i64);
         // In f64, where a share of the total stays below it: nothing of weight 0 is drawn.
         let shares = self.rand(shape, DType::F32, weights.device())?.to_dtype_at(DType::F64, &at)?;
-        sums.searchsorted(&shares.mul(&total)?, true)
+        // A captured function cannot refuse weights without a sum; what it draws from them is a place nevertheless.
+        sums.searchsorted(&shares.mul(&total)?, true)?.minimum(places - 1)
     }
 }

@@ -186,9 +186,16 @@ impl Tensor {
         combine: fn(&mut GraphBuilder, &NodeId, &NodeId) -> Result<NodeId, kiln_ir::Error>,
         at: &Source,
     ) -> Result<Tensor> {
-        let dtype = to_float(promote(&[self.into(), x.into(), y.into()]));
+        // A quotient is a float; sums of products of integers are integers.
+        let common = promote(&[self.into(), x.into(), y.into()]);
+        let whole = name == "addcmul" && common.is_int() && common != DType::Bool;
+        if whole && value.fract() != 0.0 {
+            let (name, expected, at) = ("value", "of integers it has to be whole", at.clone());
+            return Err(Error::BadArgument { op: "addcmul", name, value: value.into(), expected, at });
+        }
+        let dtype = if whole { common } else { to_float(common) };
         let write = |b: &mut GraphBuilder, inputs: &[NodeId]| {
-            let wide = dtype.compute_type();
+            let wide = if whole { dtype } else { dtype.compute_type() };
             let mut cast = Vec::with_capacity(3);
             for input in inputs {
                 cast.push(build::cast(b, input, wide)?);
@@ -205,7 +212,8 @@ impl Tensor {
     #[track_caller]
     pub fn prelu(&self, slope: &Tensor) -> Result<Tensor> {
         let at = Source::caller();
-        self.same_dtype("prelu", slope, &at)?;
+        let (this, slope) = (&self.autocast("prelu", &at)?, &slope.autocast("prelu", &at)?);
+        this.same_dtype("prelu", slope, &at)?;
         let slope = match (slope.elements(), self.rank()) {
             (1, _) | (_, 0 | 1) => slope.reshape_to(vec![], &at)?,
             (_, rank) => slope
@@ -216,7 +224,7 @@ impl Tensor {
             let scaled = build::mul(b, x, slope)?;
             build::select(b, &above, x, &scaled)
         };
-        self.joint("prelu", &slope, true, write, &at)
+        this.joint("prelu", &slope, true, write, &at)
     }
 
     fn with_numbers(
@@ -243,7 +251,7 @@ impl Tensor {
         self.with_numbers("hardtanh", &[low, high], write, &Source::caller())
     }
 
-    /// x where x > `limit`, `value` elsewhere.
+    /// x where x > `limit` or is NaN, `value` elsewhere.
     #[track_caller]
     pub fn threshold(&self, limit: f64, value: f64) -> Result<Tensor> {
         let write = |b: &mut GraphBuilder, x: &NodeId| build::threshold(b, x, limit, value);

@@ -76,9 +76,12 @@ impl Tensor {
         eager::composite(name, &[(&axes).into(), dtype.into()], &[self], write, at)
     }
 
-    /// The sum over axes of what is not NaN.
+    /// The sum over axes of what is not NaN; of integers that of all.
     #[track_caller]
     pub fn nansum(&self, axes: impl Axes) -> Result<Tensor> {
+        if !self.dtype().is_float() {
+            return self.sum(axes);
+        }
         self.without_nan("nansum", axes, false, &Source::caller())
     }
 
