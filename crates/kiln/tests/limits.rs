@@ -299,7 +299,7 @@ fn many_breaks() {
     let (mut short, mut long) = (Duration::MAX, Duration::MAX);
     for _ in 0..12 {
         (short, long) = (short.min(first_call(2000)), long.min(first_call(8000)));
-        if long < 8 * short {
+        if long < 12 * short {
             return;
         }
     }
