@@ -260,19 +260,3 @@ fn conditional_loops_wait_for_their_condition_alone() -> Result<()> {
     assert_eq!((there.stats().compiles, there.stats().breaks), (1, 0));
     Ok(())
 }
-
-/// What an earlier launch reported when a condition was read is told as that launch's error.
-#[test]
-fn errors_before_a_condition_keep_their_line() -> Result<()> {
-    let (device, _) = device(114);
-    let counted = kiln::while_loop(|x: &Tensor| x.amax(..)?.lt(10.0), |x: &Tensor| x.add(1.0));
-    let f =
-        compile_with(move |(x, index): &(Tensor, Tensor)| counted.call(x.index_select(0, index)?), Options::default());
-    let x = Tensor::arange(4, DType::F32, device)?;
-    let index = |at: i64| Tensor::new([at, 0], device);
-    assert_eq!(f.call(&(x.clone(), index(3)?))?.to_vec::<f32>()?, [10.0, 7.0]);
-    let error = f.call(&(x.clone(), index(7)?)).expect_err("an index out of range").to_string();
-    assert!(error.contains("index 7 is out of range for an axis of 4"), "{error}");
-    assert_eq!(f.call(&(x, index(2)?))?.to_vec::<f32>()?, [10.0, 8.0]);
-    Ok(())
-}
