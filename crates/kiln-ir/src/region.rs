@@ -109,7 +109,8 @@ impl Region {
     pub(crate) fn infer(&self, result: usize, operands: &[&TensorType]) -> Result<TensorType, TypeError> {
         let wrong = |what| Err(TypeError::BadLoop { what });
         let Region { body, turns, carried, scanned, .. } = self;
-        if body.inputs().len() != operands.len() || carried + scanned > operands.len() {
+        let looped = carried.checked_add(*scanned);
+        if body.inputs().len() != operands.len() || looped.is_none_or(|looped| looped > operands.len()) {
             return wrong("its body has more or fewer inputs than it has operands");
         }
         if *carried > self.results() || result >= self.results() {

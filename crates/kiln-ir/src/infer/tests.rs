@@ -399,6 +399,11 @@ fn loop_cases() -> Vec<Case> {
     let updates = "graph(%0: f32[], %1: f32[]) { %2: f32[] = add %0, %1 return %2 -> input 0 }";
     vec![
         (region(sum, "n", 1, 1, 0), &["f32[]"], "its body has more or fewer inputs than it has operands"),
+        (
+            region(sum, "n", usize::MAX, 1, 0),
+            &["f32[]", "f32[n]"],
+            "its body has more or fewer inputs than it has operands",
+        ),
         (region(sum, "n", 1, 1, 2), &["f32[]", "f32[n]"], "its body has too few outputs"),
         (region(sum, "n", 1, 1, 1), &["f32[]", "f32[4]"], "an operand is not of the type that its body takes"),
         (region(sum, "n", 1, 1, 1), &["f64[]", "f32[n]"], "an operand is not of the type that its body takes"),
