@@ -9,6 +9,7 @@ from torch._functorch.partitioners import min_cut_rematerialization_partition
 from . import _kiln
 from .decompositions import decompositions
 from .executor import compile_graph
+from .flex import inline_flex_attention
 from .masks import simplify_masks
 from .options import Options
 from .race import never_slower
@@ -44,6 +45,7 @@ def _boxed(run):
 
 def _compiler(kind, number, options, explainer):
     def compile_one(module, _example_inputs):
+        inline_flex_attention(module, decompositions())
         frozen = _static_inputs() if options.freeze and kind == "inference" else ()
         placeholders = len(module.graph.find_nodes(op="placeholder"))
         frozen = [place for place in frozen if place < placeholders]
