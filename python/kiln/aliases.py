@@ -60,8 +60,8 @@ def views_of_outputs(outputs):
     for node in outputs:
         storage = _storage(node)
         fake = node.meta["val"]
-        # A program has no lazily conjugated or negated results: they are not what their memory is in PyTorch.
-        if storage is not None and storage not in bases and _is_whole(fake) and not (fake.is_conj() or fake.is_neg()):
+        # The memory of a lazily conjugated or negated one holds other values.
+        if storage is not None and storage not in bases and _is_whole(fake) and not is_lazy(node):
             bases[storage] = node
     found = {}
     for node in outputs:
@@ -79,6 +79,27 @@ def view(base, like, evaluate):
     size = [evaluate(n) for n in like.shape]
     stride = [evaluate(n) for n in like.stride()]
     made = torch.as_strided(base, size, stride, evaluate(like.storage_offset()))
-    if like.is_conj() != made.is_conj():
-        made = made.conj()
+    made = made.conj() if like.is_conj() != made.is_conj() else made
     return torch._neg_view(made) if like.is_neg() != made.is_neg() else made
+
+
+def is_lazy(node):
+    """Whether a tensor is conjugated or negated when it is read."""
+    return node.meta["val"].is_conj() or node.meta["val"].is_neg()
+
+
+def lazily(tensor, like):
+    """The same memory, conjugated and negated as ``like`` is when it is read."""
+    tensor = tensor.conj() if like.is_conj() else tensor
+    return torch._neg_view(tensor) if like.is_neg() else tensor
+
+
+def resolved(run, places):
+    """A function of a list of arguments, some of which may be conjugated or negated lazily where they were not when it was captured."""
+
+    def called(arguments):
+        for place in places:
+            arguments[place] = arguments[place].resolve_conj().resolve_neg()
+        return run(arguments)
+
+    return called

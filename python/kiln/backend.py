@@ -6,7 +6,7 @@ import torch
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 
-from . import _kiln
+from . import _kiln, aliases
 from .decompositions import decompositions
 from .executor import compile_graph
 from .flex import inline_flex_attention
@@ -43,13 +43,27 @@ def _boxed(run):
     return boxed
 
 
+def _gradients_handed_in(module):
+    """The numbers of a backward graph's arguments that are tensors which the caller's graph gives: those that may be lazily conjugated or
+    negated, though the graph was captured with others."""
+    found = []
+    for place, node in enumerate(module.graph.find_nodes(op="placeholder")):
+        fake = node.meta.get("val")
+        if node.name.startswith("tangents") and isinstance(fake, torch.Tensor) and not aliases.is_lazy(node):
+            found.append(place)
+    return found
+
+
 def _compiler(kind, number, options, explainer):
     def compile_one(module, _example_inputs):
         inline_flex_attention(module, decompositions())
         frozen = _static_inputs() if options.freeze and kind == "inference" else ()
         placeholders = len(module.graph.find_nodes(op="placeholder"))
         frozen = [place for place in frozen if place < placeholders]
-        return _boxed(compile_graph(module, f"{kind}{number}", options, frozen, explainer))
+        run = compile_graph(module, f"{kind}{number}", options, frozen, explainer)
+        # Nothing guards what gradients are like that others hand in.
+        lazy = _gradients_handed_in(module) if kind == "backward" else ()
+        return _boxed(aliases.resolved(run, lazy) if lazy else run)
 
     return compile_one
 

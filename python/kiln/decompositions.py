@@ -4,6 +4,7 @@ import functools
 
 import torch
 
+from .complex_rules import complex_rules
 from .rules import rules
 
 aten = torch.ops.aten
@@ -24,7 +25,18 @@ def decompositions():
     table.update(on_lists())
     table.update(_own(table))
     table.update(rules())
+    table.update(or_else(table, complex_rules()))
     return {op: rule for op, rule in table.items() if op not in _WHOLE}
+
+
+def or_else(table, rules):
+    """Rules that go before those of a table, which follow where one gives ``NotImplemented``."""
+
+    def joined(first, second, *args, **kwargs):
+        result = first(*args, **kwargs)
+        return second(*args, **kwargs) if result is NotImplemented else result
+
+    return {op: functools.partial(joined, rule, table[op]) if op in table else rule for op, rule in rules.items()}
 
 
 # Ops on lists whose op on one tensor has another name.

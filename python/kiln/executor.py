@@ -205,6 +205,8 @@ class Step:
         self.parameters = []
         self.symbols = []
         self.outputs = []
+        # Which outputs are conjugated or negated when they are read.
+        self.lazy = []
         self.last = []
 
 
@@ -228,7 +230,7 @@ class Plan:
             isinstance(item, Node) and isinstance(item.meta.get("val"), torch.Tensor) for item in self.results
         )
         # Whether the results of one program are the results of the graph.
-        self.is_plain = tensors and not (self.views or self.views_of_outputs or constants)
+        self.is_plain = tensors and not (self.views or self.views_of_outputs or constants or any(map(aliases.is_lazy, self.outputs)))
         self.steps = []
         if not (not foreign and self.is_plain):
             for native, others in levels(nodes, foreign):
@@ -238,7 +240,6 @@ class Plan:
         """Describes the programs."""
         makers = []
         made = {node: number for number, step in enumerate(self.steps) for node in (*step.nodes, *step.foreign)}
-        native = {node for step in self.steps for node in step.nodes}
         final = set(self.outputs)
         for number, step in enumerate(self.steps):
             if not step.nodes:
@@ -250,7 +251,7 @@ class Plan:
                 for arg in node.all_input_nodes:
                     is_tensor = isinstance(arg.meta.get("val"), torch.Tensor)
                     if arg not in inside and is_tensor and arg not in lowering.numbers:
-                        lowering.parameter(arg, is_own=arg in native)
+                        lowering.parameter(arg)
             for node in step.nodes:
                 lowering.call(node)
                 symbols |= _symbols(node)
@@ -268,6 +269,7 @@ class Plan:
                             continue
                     lowering.output(node)
             step.outputs = list(lowering.outputs)
+            step.lazy = [(at, node.meta["val"]) for at, node in enumerate(step.outputs) if aliases.is_lazy(node)]
             makers.append(lowering.compile(f"{name}.{number}", options, frozen))
         self._free()
 
@@ -306,6 +308,8 @@ class Plan:
                 given = [_as_traced(values[node], node) for node in step.parameters]
                 given += [symbols[symbol] for symbol in step.symbols]
                 results = step.program(given, devices.seed(self.device)) if step.program.draws else step.program(given)
+                for at, fake in step.lazy:
+                    results[at] = aliases.lazily(results[at], fake)
                 values.update(zip(step.outputs, results))
             for node in step.foreign:
                 self._call(node, values, symbols)
@@ -394,4 +398,6 @@ def _as_traced(tensor, node):
         tensor = tensor.to(fake.dtype)
     if any(isinstance(n, torch.SymInt) for n in (*fake.shape, *fake.stride())) or tensor.stride() == fake.stride():
         return tensor
-    return torch.empty_strided(fake.shape, fake.stride(), dtype=fake.dtype, device=tensor.device).copy_(tensor)
+    copy = torch.empty_strided(fake.shape, fake.stride(), dtype=fake.dtype, device=tensor.device)
+    copy.copy_(aliases.lazily(tensor, fake))
+    return aliases.lazily(copy, fake)

@@ -3,23 +3,56 @@
 import operator
 
 import torch
-import torch._dynamo._trace_wrapped_higher_order_op  # noqa: F401 – it defines the ops of the gradients
+import torch.nn.functional as F
+from torch._dynamo._trace_wrapped_higher_order_op import TransformGetItemToIndex
 from torch._higher_order_ops.flex_attention import flex_attention, flex_attention_backward, math_attention, sdpa_dense_backward
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.node import Node, map_arg
+from torch.nn.attention.flex_attention import _vmap_for_bhqkv
+
+from .masks import kind_of
 
 aten = torch.ops.aten
 
-_FUNCTIONS = {flex_attention: math_attention, flex_attention_backward: sdpa_dense_backward}
+# Elements of a mask that is looked at.
+_MOST_ELEMENTS = 1 << 26
 
 
 def inline_flex_attention(module, decompositions):
     """Puts what it computes in the place of every node that is such an attention."""
     table = {**decompositions, torch.ops.flex_lib.zeros_and_scatter.default: _scattered}
     for node in list(module.graph.nodes):
-        function = _FUNCTIONS.get(node.target) if node.op == "call_function" else None
-        if function is not None:
-            _inline(module, node, function, table)
+        if node.op == "call_function" and node.target is flex_attention:
+            used = {user.args[1] for user in node.users}
+            keeps_scores = used <= {0} and _keeps_scores(getattr(module, node.args[3].target))
+            _inline(module, node, _masked_attention if keeps_scores else math_attention, table)
+        elif node.op == "call_function" and node.target is flex_attention_backward:
+            _inline(module, node, sdpa_dense_backward, table)
+
+
+def _keeps_scores(score_mod):
+    """Whether scores stay what they are: the attention differs from others by its mask alone."""
+    scores = score_mod.graph.find_nodes(op="placeholder")[0]
+    result = score_mod.graph.find_nodes(op="output")[0].args[0]
+    return result is scores or result == (scores,)
+
+
+def _masked_attention(query, key, value, score_mod, block_mask, scale, kernel_options, score_buffers=(), mask_buffers=()):
+    allowed = _vmap_for_bhqkv(block_mask[-1], prefix=(), suffix=(None,) * len(mask_buffers))
+    sizes = (query.size(0), query.size(1), query.size(2), key.size(2))
+
+    def mask():
+        with TransformGetItemToIndex():
+            return allowed(*(torch.arange(size, device=query.device) for size in sizes), *mask_buffers)
+
+    kind = None
+    if not mask_buffers and all(type(size) is int for size in sizes) and sizes[2] * sizes[3] * sizes[0] * sizes[1] <= _MOST_ELEMENTS:
+        with torch._subclasses.fake_tensor.unset_fake_temporarily(), torch.fx.experimental.proxy_tensor.disable_proxy_modes_tracing():
+            kind = kind_of(mask())
+    key, value = (x.expand(query.size(0), *x.shape[1:]) for x in (key, value))
+    shared = key.size(1) != query.size(1)
+    given = {} if kind == "whole" else {"is_causal": True} if kind == "causal" else {"attn_mask": mask().expand(sizes)}
+    return F.scaled_dot_product_attention(query, key, value, scale=scale, enable_gqa=shared, **given), None, None
 
 
 def _scattered(shape, indices, value):

@@ -100,24 +100,29 @@ class Lowering:
         except _kiln.Unsupported as error:
             raise NotNative(str(error)) from None
 
-    def parameter(self, node, is_own=False):
-        """Makes a node's value a parameter; a number unless it is a tensor. ``is_own``: a program of Kiln computes it."""
+    def parameter(self, node):
+        """Makes a node's value a parameter; a number unless it is a tensor."""
         fake = node.meta.get("val")
         if isinstance(fake, torch.Tensor):
             number = self._value(fake, is_parameter=True)
             self.graph.parameter(number)
-            # Programs write what such a tensor stands for; PyTorch keeps the tensor as it was, to be conjugated or negated when it is read.
-            for lazy, op in [(fake.is_conj(), "aten._conj.default"), (fake.is_neg(), "aten.neg.default")]:
-                if lazy and not is_own:
-                    kept, number = number, self._value(fake)
-                    self.graph.call(op, [("self", ("tensor", kept))], [number], *source_of(node))
-                    self.calls.append(node)
+            number = self._lazily(node, number)
             self.numbers[node] = number
         elif isinstance(fake, torch.SymInt):
             self.graph.size_parameter(sizes.text(fake))
         else:
             raise NotNative(f"a parameter of the type {type(fake).__name__}")
         self.parameters.append(node)
+
+    def _lazily(self, node, number):
+        """What a tensor's memory stands for, and the other way round: PyTorch conjugates and negates some tensors when they are read."""
+        fake = node.meta["val"]
+        for lazy, op in [(fake.is_conj(), "aten._conj.default"), (fake.is_neg(), "aten.neg.default")]:
+            if lazy:
+                kept, number = number, self._value(fake)
+                self.graph.call(op, [("self", ("tensor", kept))], [number], *source_of(node))
+                self.calls.append(node)
+        return number
 
     def _argument(self, value):
         if isinstance(value, Node):
@@ -148,6 +153,9 @@ class Lowering:
             if node.meta.get("val") is not None:
                 self.numbers[node] = self.numbers[(node.args[0], node.args[1])]
             return
+        if node.target is torch.ops.aten._conj.default and isinstance(node.args[0], complex):
+            self._conjugate_number(node)
+            return
         if node.target in _IN_MEMORY and not _may_be_whole(node.args[0].meta["val"]):
             raise NotNative(f"{node.target} of a part of a tensor's memory")
         written = node.args[0].meta.get("val") if node.target is torch.ops.aten.copy_.default else None
@@ -169,9 +177,24 @@ class Lowering:
         self.graph.call(str(node.target), arguments, results, *source_of(node))
         self.calls.append(node)
 
+    def _conjugate_number(self, node):
+        """Adds a number that is no tensor, conjugated: what is left of a tensor of one element that PyTorch made of a number."""
+        # It takes the width of what it is combined with.
+        dtypes = {user.meta["val"].dtype.to_complex() for user in node.users}
+        if len(dtypes) != 1:
+            raise NotNative("a complex number beside tensors of several dtypes")
+        number, dtype = node.args[0], dtypes.pop()
+        real, result = dtype_name(dtype.to_real()), self.graph.value(dtype_name(dtype), [], [])
+        parts = [self.graph.value(real, [], []) for _ in range(2)]
+        for part, value in zip(parts, (number.real, -number.imag)):
+            self.graph.call("aten.full.default", [("size", []), ("fill_value", value), ("dtype", ("dtype", real))], [part], *source_of(node))
+        self.graph.call("aten.complex.default", [("real", ("tensor", parts[0])), ("imag", ("tensor", parts[1]))], [result], *source_of(node))
+        self.calls += [node] * 3
+        self.numbers[node] = result
+
     def output(self, node):
         """Makes a node's value an output."""
-        self.graph.output(self.numbers[node])
+        self.graph.output(self._lazily(node, self.numbers[node]))
         self.outputs.append(node)
 
     def compile(self, name, options, frozen=()):

@@ -93,8 +93,11 @@ def _kind(mask, fake):
     if fake.dtype != torch.bool or fake.numel() > _MOST_ELEMENTS:
         return None
     value = _constant(mask)
-    if value is None:
-        return None
+    return kind_of(value) if value is not None else None
+
+
+def kind_of(value):
+    """``whole`` of a mask that hides nothing, ``causal`` of one that hides what is later; none of another."""
     if bool(value.all()):
         return "whole"
     rows, columns = value.shape[-2:]

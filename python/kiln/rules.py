@@ -14,6 +14,11 @@ def rules():
     """Rules by op. One that gives ``NotImplemented`` leaves the op as it is."""
     return {
         aten.angle.default: _angle,
+        aten.__lshift__.Scalar: aten.bitwise_left_shift.Tensor_Scalar,
+        aten.__lshift__.Tensor: aten.bitwise_left_shift.Tensor,
+        aten.__rshift__.Scalar: aten.bitwise_right_shift.Tensor_Scalar,
+        aten.__rshift__.Tensor: aten.bitwise_right_shift.Tensor,
+        aten.fake_quantize_per_tensor_affine_cachemask.default: _fake_quantize,
         aten.put.default: _put,
         aten.median.default: lambda x: _median_of_all(x, _middle),
         aten.nanmedian.default: lambda x: _median_of_all(x, _middle_of_numbers),
@@ -39,6 +44,12 @@ def _angle(x):
         return torch.atan2(x.imag, x.real)
     x = x if x.is_floating_point() else x.float()
     return torch.where(x.isnan(), x, torch.where(x < 0, math.pi, 0.0).to(x.dtype))
+
+
+def _fake_quantize(x, scale, zero_point, quant_min, quant_max):
+    level = torch.round(x.float() * (1 / scale)) + zero_point
+    kept = (level >= quant_min) & (level <= quant_max)
+    return ((level.clamp(quant_min, quant_max) - zero_point) * scale).to(x.dtype), kept
 
 
 def _put(x, index, source, accumulate=False):

@@ -104,3 +104,10 @@ def test_gradients_of_samples(mode, padding, corners, sizes):
 
     assert_close(gradients(torch.compile(function, backend="kiln", fullgraph=True), *given), gradients(function, *given), 1e-4)
     assert not kiln.report().fallbacks, str(kiln.report())
+
+
+def test_shifts_and_fake_quantisation():
+    a, b = torch.randint(-50, 50, (20,)), torch.randint(0, 9, (20,))
+    check(lambda a, b: (a << 2, a >> 1, a << b, a >> b), a, b)
+    x = torch.tensor([-20.0, -1.26, -0.025, 0.0, 0.024, 0.075, 3.3, 50.0])
+    check(lambda x: torch.fake_quantize_per_tensor_affine(x, 0.05, 3, -128, 127), x)
