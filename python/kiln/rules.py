@@ -20,6 +20,10 @@ def rules():
         aten.__rshift__.Tensor: aten.bitwise_right_shift.Tensor,
         aten.fake_quantize_per_tensor_affine_cachemask.default: _fake_quantize,
         aten.put.default: _put,
+        aten.rand_like.default: lambda x, **given: _drawn_like(aten.rand, x, **given),
+        aten.normal.Tensor_float: lambda mean, std=1.0, *, generator=None: _normal(mean, std, mean, generator),
+        aten.normal.float_Tensor: lambda mean, std, *, generator=None: _normal(mean, std, std, generator),
+        aten.normal.Tensor_Tensor: lambda mean, std, *, generator=None: _normal(mean, std, mean + std, generator),
         aten.median.default: lambda x: _median_of_all(x, _middle),
         aten.nanmedian.default: lambda x: _median_of_all(x, _middle_of_numbers),
         aten.median.dim: lambda x, dim, keepdim=False: _median(x, dim, keepdim, _middle),
@@ -50,6 +54,19 @@ def _fake_quantize(x, scale, zero_point, quant_min, quant_max):
     level = torch.round(x.float() * (1 / scale)) + zero_point
     kept = (level >= quant_min) & (level <= quant_max)
     return ((level.clamp(quant_min, quant_max) - zero_point) * scale).to(x.dtype), kept
+
+
+def _drawn_like(draw, x, dtype=None, layout=None, device=None, pin_memory=None, memory_format=None):
+    dtype = dtype or x.dtype
+    if layout not in (None, torch.strided) or not x.is_contiguous() or memory_format not in (None, torch.preserve_format, torch.contiguous_format):
+        return NotImplemented
+    return draw(x.shape, dtype=dtype, device=device or x.device) if dtype.is_floating_point else NotImplemented
+
+
+def _normal(mean, std, like, generator):
+    if generator is not None or not like.is_floating_point() or not like.is_contiguous():
+        return NotImplemented
+    return mean + std * aten.randn(like.shape, dtype=like.dtype, device=like.device)
 
 
 def _put(x, index, source, accumulate=False):
