@@ -240,7 +240,9 @@ impl<F, A: Bundle, R: Bundle, E: From<Error>> Compiled<F, A, R, E> {
         let mut path = symbolic.path.clone();
         for step in path.iter_mut().skip(done) {
             if let TraceStep::Segment(segment) = step {
-                *segment = build(segment.recorded.clone())?;
+                // As the function said it: one that had code already may have inputs in place of numbers that changed, which no later
+                // recording has.
+                *segment = build(segment.raw.clone())?;
             }
         }
         Ok((rest(build(Arc::new(symbolic.last.clone()))?, returned), path))
