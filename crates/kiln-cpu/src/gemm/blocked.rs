@@ -17,7 +17,7 @@ use super::shares::Shares;
 use super::source::{Epilogue, Matrix, Operand, SharedOperand, Tile};
 use super::tiles::{self, Piece};
 use super::words::{self, Short, Words, pack_tiles, pack_words};
-use super::{Gemm, GemmError, PackedB, part, portable, windows};
+use super::{Gemm, GemmError, PackedB, part, portable, small, windows};
 use crate::features::{Isa, detect};
 use crate::pool;
 use half::{bf16, f16};
@@ -45,6 +45,8 @@ const SHARED_BYTES: usize = 32 << 20;
 const SHARED_UNITS: usize = 64;
 /// What reading a row or column of a task's operands from a shared cache costs, in columns or rows multiplied with it.
 const TRAFFIC: usize = 24;
+/// How many times as long as reading B it takes to pack it.
+const PACKING: usize = 4;
 /// Tasks per thread, so that one on a descheduled thread is not waited for.
 const TASKS_A_THREAD: usize = 4;
 
@@ -566,7 +568,7 @@ where
     /// Splits the block into tasks and runs them.
     unsafe fn multiply(&self) {
         let nr = self.tiling.nr;
-        let threads = self.gemm.threads.clamp(1, pool::threads());
+        let threads = self.threads();
         let column_panels = self.gemm.n.div_ceil(nr);
         let longest = self.k_block(0).len().max(1);
         let most = (b_bytes() / (longest * nr * self.units.b_bytes.max(size_of::<T>()))).max(1);
@@ -595,6 +597,16 @@ where
             // SAFETY: tasks cover disjoint tiles.
             unsafe { self.task(columns, panels) };
         });
+    }
+
+    /// The threads that the product is worth: a small one is not worth a second.
+    fn threads(&self) -> usize {
+        let elements = self.gemm.n * self.gemm.k;
+        let bytes = match self.panels {
+            PanelSource::Packed(_) => elements * self.units.b_bytes,
+            PanelSource::Pack(_) | PanelSource::Shared(_) => elements * self.units.b_bytes * PACKING,
+        };
+        small::threads_for(self.gemm, bytes)
     }
 
     /// Whether blocks of K may be tasks of their own.

@@ -51,6 +51,7 @@ pub(crate) use pack::pack_rows;
 pub use packed::{PackedB, Panels};
 pub use quantised::BlockMatrix;
 pub(crate) use scratch::Scratch;
+pub(crate) use small::TASK_WORK;
 pub use source::{Epilogue, Matrix, Operand, RowSource, Tile};
 pub use store::Store;
 pub use windows::{Extent, Guard, Windows};

@@ -49,6 +49,11 @@ impl Panels {
         self.nr
     }
 
+    /// Elements of the matrix.
+    pub(crate) fn elements(&self) -> usize {
+        self.k * self.n
+    }
+
     /// Bytes of memory, a multiple of a cache line.
     pub fn bytes(&self) -> usize {
         (self.n.div_ceil(self.nr) * self.panel_bytes()).next_multiple_of(64)
