@@ -467,7 +467,8 @@ fn products_with_what_a_loop_does_not_change() -> Result<()> {
             let (straight, across, var) = (straight.clone(), across.clone(), var.clone());
             move |((h, own), x): &((Tensor, Tensor), Tensor)| -> Result<((Tensor, Tensor), Tensor)> {
                 let two = h.matmul(&straight)?.add(x)?.tanh()?.matmul(&straight)?;
-                let next = two.add(h.linear(&across, None)?)?.add(h.matmul(&var.get())?)?.add(h.matmul(own)?)?.tanh()?;
+                let next =
+                    two.add(h.linear(&across, None)?)?.add(h.matmul(&var.get())?)?.add(h.matmul(own)?)?.tanh()?;
                 Ok(((next.clone(), own.mul(0.9)?.t()?.contiguous()?), next))
             }
         };

@@ -164,7 +164,7 @@ struct Block<'a, T> {
     row_panels: usize,
     /// Kernels of the taller and of the shorter row panels.
     kernels: [(usize, Kernels); 2],
-    /// Kernels of a single row.
+    /// Kernels of a single row, where sums of columns are needed.
     one_row: Kernels,
     chunk: Range<usize>,
     k_blocks: usize,
@@ -224,7 +224,14 @@ where
         && gemm.m >= SHARING_ROWS
         && padded(gemm.n, tiling.nr) * chunk_len * units.b_bytes <= SHARED_BYTES;
     let shared = shares.then(|| Scratch::take::<u8>(padded(gemm.n, tiling.nr) * chunk_len * units.b_bytes));
-    let one_row = tiling.kernels::<T>(1)?;
+    // A small product takes no longer than a few lookups: none is made twice, or for nothing.
+    let highest = gemm.m.clamp(1, tiling.mr);
+    let highest = (highest, tiling.kernels::<T>(highest)?);
+    let kernels_of = |rows: usize| match rows == highest.0 {
+        true => Ok(highest),
+        false => Ok::<_, GemmError>((rows, tiling.kernels::<T>(rows)?)),
+    };
+    let one_row = if format == Some(Format::I8Dot) { kernels_of(1)?.1 } else { highest.1 };
     let mut block = Block {
         gemm,
         tiling,
@@ -233,7 +240,7 @@ where
         epilogue,
         rows: 0..0,
         row_panels: 0,
-        kernels: [(0, one_row); 2],
+        kernels: [highest; 2],
         one_row,
         chunk: 0..0,
         k_blocks: 1,
@@ -245,7 +252,8 @@ where
         block.rows = rows_of(i);
         block.row_panels = block.rows.len().div_ceil(tiling.mr);
         let (tall, short) = (block.panel_rows(0).len(), block.panel_rows(block.row_panels - 1).len());
-        block.kernels = [(tall, tiling.kernels::<T>(tall)?), (short, tiling.kernels::<T>(short)?)];
+        let taller = kernels_of(tall)?;
+        block.kernels = [taller, if short == tall { taller } else { kernels_of(short)? }];
         for c in 0..chunks {
             block.chunk = grains(units.all, chunks, c, grain);
             let usual = if units.tiles { A_TILES_BYTES } else { A_PANEL_BYTES };

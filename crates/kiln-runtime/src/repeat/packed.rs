@@ -88,8 +88,7 @@ impl PackedOperands {
             return Ok(false);
         };
         let variant = Variant { packed: vec![(argument, packing.key.clone())], choices: String::new() };
-        let (code, _) =
-            kernel_cache::get_variant(backend, &Arc::new(launch.kernel.clone()), &variant, label, keep)?;
+        let (code, _) = kernel_cache::get_variant(backend, &Arc::new(launch.kernel.clone()), &variant, label, keep)?;
         let from = launch.args[argument];
         // Launches that read the same one share it.
         let known = self.operands.iter().find(|known| known.from == from && known.key == packing.key);
@@ -133,11 +132,7 @@ impl Packed<'_> {
     ///
     /// # Safety
     /// As for a launch of the loop.
-    pub(super) unsafe fn pack(
-        &self,
-        place: &dyn Fn(usize) -> Place,
-        buffers: &[RawBuffer],
-    ) -> Result<(), LaunchError> {
+    pub(super) unsafe fn pack(&self, place: &dyn Fn(usize) -> Place, buffers: &[RawBuffer]) -> Result<(), LaunchError> {
         for operand in self.operands.operands.iter().filter(|operand| operand.bytes > 0) {
             let to = Place { argument: buffers.len() - 1, offset: operand.offset }.of(buffers);
             // SAFETY: the operand as the launches of a turn get it, and memory of the size that the backend requested.

@@ -8,11 +8,13 @@
 //!          segment ─▶ read ─▶ segment        with symbols: compiled, kept
 //! ```
 
+use super::call::Rest;
 use super::check::Check;
 use super::code::Code;
-use super::compiled::{Compiled, Entry, Rest, exact_guards, tensors_of};
+use super::compiled::{Compiled, exact_guards, tensors_of};
 use super::driver::{Driver, Ran};
 use super::dynamic::{PlacedChecks, Plan, ROUNDS, Verdict, bind};
+use super::entry::Entry;
 use super::guard::Guard;
 use super::segment::{Segment, SegmentGraph};
 use super::segment_compiler::Arguments;

@@ -19,6 +19,7 @@
 
 mod broken;
 mod bucketed;
+mod call;
 mod callable;
 mod check;
 mod code;
@@ -27,11 +28,13 @@ mod cond;
 mod disable;
 mod driver;
 mod dynamic;
+mod entry;
 mod explain;
 mod guard;
 mod held_bytes;
 mod limits;
 mod loops;
+mod make;
 mod never_slower;
 mod numbers;
 mod options;
