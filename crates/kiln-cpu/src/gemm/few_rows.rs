@@ -44,21 +44,31 @@ impl FewRows {
         self.panels * self.width
     }
 
-    /// Elements of the memory that a run needs: the sums, and behind them the rows as the code reads them.
-    pub(crate) fn elements(&self) -> usize {
-        self.rows * (self.stride() + self.k)
+    /// Whether the panels have these columns and no others.
+    pub(crate) fn is_whole(&self, columns: usize) -> bool {
+        columns == self.stride()
     }
 
-    /// Computes all sums.
+    /// Elements of the rows as the code reads them.
+    pub(crate) fn packed(&self) -> usize {
+        self.rows * self.k
+    }
+
+    /// Elements of the sums, in memory of their own.
+    pub(crate) fn sums(&self) -> usize {
+        self.rows * self.stride()
+    }
+
+    /// Computes all sums, rows of them `stride` elements apart.
     ///
     /// # Safety
-    /// The rows are readable, `panels` are packed, and there is room for [`FewRows::elements`] at `to`, aligned to a cache line.
-    pub(crate) unsafe fn run(&self, rows: &Matrix, panels: *const u8, to: *mut f32) {
+    /// The rows are readable, `panels` are packed, there is room for [`FewRows::packed`] at `a` and for all columns of the panels in each
+    /// row at `to`.
+    pub(crate) unsafe fn run(&self, rows: &Matrix, panels: *const u8, a: *mut f32, to: *mut f32, stride: usize) {
         let from =
             Lanes { data: rows.data, dtype: rows.dtype, lane_stride: rows.row_stride, k_stride: rows.column_stride };
         // SAFETY: the caller's promise.
         unsafe {
-            let a = to.add(self.rows * self.stride());
             pack::<f32>(self.isa, &from, 0..self.rows, self.rows, 0..self.k, a);
             for panel in 0..self.panels {
                 (self.micro)(
@@ -67,7 +77,7 @@ impl FewRows {
                     to.add(panel * self.width).cast(),
                     self.k,
                     self.width * size_of::<f32>(),
-                    self.stride() * size_of::<f32>(),
+                    stride * size_of::<f32>(),
                 );
             }
         }

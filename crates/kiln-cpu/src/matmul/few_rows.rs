@@ -22,6 +22,8 @@ pub(super) struct PackedRows {
 
 /// What becomes of the sums.
 enum Destination {
+    /// The product writes them where they belong, in rows so far apart.
+    There { to: Bytes, stride: usize },
     /// They are stored.
     Store { to: Bytes, dtype: DType, row: isize, column: isize },
     /// The epilogue takes them, with these values.
@@ -47,12 +49,16 @@ impl PackedRows {
             Err(error) => return Some(Err(error)),
         };
         let destination = match &matmul.finish {
-            Finish::Plain(plain) => Destination::Store {
-                to: Bytes::of(plain.buffer, &plain.offset, plain.dtype)?,
-                dtype: plain.dtype,
-                row: stride(&plain.row)?,
-                column: stride(&plain.column)?,
-            },
+            Finish::Plain(plain) => {
+                let to = Bytes::of(plain.buffer, &plain.offset, plain.dtype)?;
+                let (row, column) = (stride(&plain.row)?, stride(&plain.column)?);
+                match usize::try_from(row) {
+                    Ok(row) if plain.dtype == DType::F32 && column == 1 && row >= columns && code.is_whole(columns) => {
+                        Destination::There { to, stride: row }
+                    }
+                    _ => Destination::Store { to, dtype: plain.dtype, row, column },
+                }
+            }
             Finish::Fused(tiles) => Destination::Finish(tiles.whole_rows(rows, columns, code.stride())?),
         };
         Some(Ok(Some(PackedRows {
@@ -73,16 +79,23 @@ impl PackedRows {
     /// # Safety
     /// As [`Matmul::launch`].
     pub unsafe fn launch(&self, finish: &Finish, buffers: &[RawBuffer]) -> Result<(), LaunchError> {
-        let memory = Scratch::take::<f32>(self.code.elements());
+        let a = Scratch::take::<f32>(self.code.packed());
         let rows = Matrix {
             data: self.a.at(buffers),
             dtype: self.dtype,
             row_stride: self.row_stride,
             column_stride: self.column_stride,
         };
-        // SAFETY: the kernel's own memory, of which the panels were packed for it; the scratch has room for the sums.
+        let panels = buffers[self.panels].ptr;
+        if let Destination::There { to, stride } = &self.destination {
+            // SAFETY: the kernel's own memory, of which the panels were packed for it.
+            unsafe { self.code.run(&rows, panels, a.ptr(), to.at(buffers).cast(), *stride) };
+            return Ok(());
+        }
+        let memory = Scratch::take::<f32>(self.code.sums());
+        // SAFETY: as above; the scratch has room for the sums.
         unsafe {
-            self.code.run(&rows, buffers[self.panels].ptr, memory.ptr());
+            self.code.run(&rows, panels, a.ptr(), memory.ptr(), self.code.stride());
             match (&self.destination, finish) {
                 (Destination::Finish(values), Finish::Fused(tiles)) => {
                     return tiles.finish_row(buffers, values, memory.ptr());
@@ -100,7 +113,9 @@ impl PackedRows {
                         columns: self.columns,
                     });
                 }
-                (Destination::Finish(_), Finish::Plain(_)) => unreachable!("the destination is made of the finish"),
+                (Destination::There { .. }, _) | (Destination::Finish(_), Finish::Plain(_)) => {
+                    unreachable!("the destination is made of the finish")
+                }
             }
         }
         Ok(())

@@ -86,7 +86,7 @@ impl<F, A: Bundle, R: Bundle, E: From<Error>> Compiled<F, A, R, E> {
         } else {
             self.limits.note_length();
         }
-        Ok((rest, ran.slots, ran.path))
+        Ok(Rest { node: rest, ran })
     }
 
     /// Compiles what was captured after the first `done` steps, which are of a program: with the symbols of `plan`, else with those that it
@@ -221,7 +221,7 @@ impl<F, A: Bundle, R: Bundle, E: From<Error>> Compiled<F, A, R, E> {
         (own.is_wired_like(last) && returns.is_like(returned)).then_some((path, own))
     }
 
-    fn replaying(&self, ran: &Ran, done: usize, leaves: &[Leaf<'_>]) -> Driver {
+    pub(super) fn replaying(&self, ran: &Ran, done: usize, leaves: &[Leaf<'_>]) -> Driver {
         Driver::replaying(self.segment_compiler.clone(), &tensors_of(leaves), Arguments::of(leaves), ran, done)
     }
 
@@ -275,7 +275,7 @@ impl<F, A: Bundle, R: Bundle, E: From<Error>> Compiled<F, A, R, E> {
 }
 
 /// The graphs of steps, and of the last segment.
-fn graphs<'a>(path: &'a [TraceStep], last: &'a SegmentGraph) -> Vec<&'a Graph> {
+pub(super) fn graphs<'a>(path: &'a [TraceStep], last: &'a SegmentGraph) -> Vec<&'a Graph> {
     let graph = |step: &'a TraceStep| match step {
         TraceStep::Segment(segment) => Some(&*segment.recorded.graph),
         _ => None,

@@ -2,17 +2,16 @@
 
 use super::broken::Finished;
 use super::compiled::{Compiled, tensors_of};
-use super::driver::Driver;
+use super::driver::{Driver, Ran};
 use super::entry::Entry;
 use super::limits::Reason;
 use super::make::{Found, Made};
 use super::never_slower::{Effects, race};
 use super::segment_compiler::Arguments;
 use super::stance::Stance;
-use super::tree::{BranchGuard, BranchOutcome, Execution, Node, Reached, STOPS_KEPT, TraceStep};
+use super::tree::{BranchGuard, BranchOutcome, Execution, Node, Reached, Returned, STOPS_KEPT, TraceStep};
 use crate::tensor::autocast;
 use crate::tensor::bundle::{Bundle, Leaf, leaves_of};
-use crate::tensor::scratch::Scratch;
 use crate::{Error, Result, Tensor};
 use kiln_ir::Source;
 use kiln_runtime::event::{self, Category, Event};
@@ -30,12 +29,45 @@ struct Unknown<R> {
     reason: Option<Reason>,
 }
 
-/// What is left to run of a call, the slots so far, and the steps so far.
-pub(super) type Rest<R> = (Arc<Node<R>>, Scratch<Tensor>, Vec<TraceStep>);
+/// What is left to run of a call, and what it did so far.
+pub(super) struct Rest<R> {
+    pub(super) node: Arc<Node<R>>,
+    pub(super) ran: Ran,
+}
+
+/// How calls end.
+pub(super) struct Ends<G, H> {
+    /// Runs the function itself.
+    pub(super) eager: G,
+    /// Makes the result of what a call left.
+    pub(super) finish: H,
+}
 
 impl<F, A: Bundle, R: Bundle, E: From<Error>> Compiled<F, A, R, E> {
     /// Calls the function, with the lengths that [`Options::buckets`] asks for.
     pub(super) fn call_with(&self, arguments: &A, lengths: &[Tensor], stance: Stance, at: &Source) -> Result<R, E> {
+        let ends = Ends {
+            eager: || (self.apply)(&self.f, arguments),
+            finish: |execution: &Execution<'_>, returned: &Arc<Returned<R>>, _: &[Leaf<'_>]| {
+                Ok(execution.fill(returned))
+            },
+        };
+        self.call_ending(arguments, lengths, stance, &ends, at)
+    }
+
+    /// The same, with ends of its own.
+    pub(super) fn call_ending<G, H>(
+        &self,
+        arguments: &A,
+        lengths: &[Tensor],
+        stance: Stance,
+        ends: &Ends<G, H>,
+        at: &Source,
+    ) -> Result<R, E>
+    where
+        G: Fn() -> Result<R, E>,
+        H: Fn(&Execution<'_>, &Arc<Returned<R>>, &[Leaf<'_>]) -> Result<R, E>,
+    {
         let mut leaves = leaves_of(arguments);
         leaves.extend(lengths.iter().map(Leaf::Tensor));
         leaves.extend(autocast::leaf());
@@ -44,18 +76,18 @@ impl<F, A: Bundle, R: Bundle, E: From<Error>> Compiled<F, A, R, E> {
             Found::Program(entry, sizes) => {
                 execution.sizes = sizes;
                 if entry.limit_record.is_eager() {
-                    return self.run_limited(arguments);
+                    return self.run_limited(&ends.eager);
                 }
                 if entry.limit_record.wants_measure() {
                     let start = Instant::now();
-                    let result = self.fall_back(arguments);
+                    let result = self.fall_back(&ends.eager);
                     entry.limit_record.note_eager(start.elapsed());
                     return result;
                 }
                 self.hits.fetch_add(1, Ordering::Relaxed);
                 if self.options().never_slower {
                     if self.is_slower(&entry, arguments, &leaves, at)? {
-                        return self.fall_back(arguments);
+                        return self.fall_back(&ends.eager);
                     }
                     self.limits.save(entry.gain.load(Ordering::Relaxed));
                 }
@@ -64,7 +96,7 @@ impl<F, A: Bundle, R: Bundle, E: From<Error>> Compiled<F, A, R, E> {
             }
             Found::Unchecked(unchecked) => {
                 if unchecked.is_empty() && stance == Stance::EagerOnRecompile {
-                    return self.fall_back(arguments);
+                    return self.fall_back(&ends.eager);
                 }
                 if unchecked.is_empty() && stance == Stance::FailOnRecompile {
                     return Err(Error::Recompile { guard: self.failed_guard(&leaves), at: at.clone() }.into());
@@ -72,19 +104,19 @@ impl<F, A: Bundle, R: Bundle, E: From<Error>> Compiled<F, A, R, E> {
                 self.check_declared(&leaves, at)?;
                 if let Some(reason) = self.reason(&leaves).filter(|reason| self.is_over(reason)) {
                     self.reach(&reason, || self.failed_guard(&leaves), at);
-                    return self.run_limited(arguments);
+                    return self.run_limited(&ends.eager);
                 }
                 match phase::timed("capture", || self.make(arguments, &leaves, at))? {
                     Made::Entry(entry) => {
                         if self.options().never_slower && self.is_slower(&entry, arguments, &leaves, at)? {
-                            return self.fall_back(arguments);
+                            return self.fall_back(&ends.eager);
                         }
                         execution.may_grow = entry.may_grow();
                         execution.sizes = entry.sizes_of(&leaves);
                         (None, Some(entry))
                     }
-                    Made::Rest((node, slots, trail)) => {
-                        (execution.slots, execution.trail) = (slots, trail.into_iter().collect());
+                    Made::Rest(Rest { node, ran }) => {
+                        execution.take(ran);
                         (Some(node), None)
                     }
                 }
@@ -92,19 +124,19 @@ impl<F, A: Bundle, R: Bundle, E: From<Error>> Compiled<F, A, R, E> {
         };
         let node = rest.as_ref().or(entry.as_ref().map(|entry| &entry.root));
         let node = node.ok_or_else(|| Error::Escaped { at: at.clone() })?;
-        self.run(node, entry.as_deref(), execution, arguments, &leaves, at)
+        self.run(node, entry.as_deref(), execution, arguments, &leaves, ends, at)
     }
 
     /// Runs the function itself, because it was captured as often as it may be.
-    pub(super) fn run_limited(&self, arguments: &A) -> Result<R, E> {
+    fn run_limited(&self, eager: &impl Fn() -> Result<R, E>) -> Result<R, E> {
         self.limited.fetch_add(1, Ordering::Relaxed);
-        self.fall_back(arguments)
+        self.fall_back(eager)
     }
 
     #[cold]
-    pub(super) fn fall_back(&self, arguments: &A) -> Result<R, E> {
+    pub(super) fn fall_back(&self, eager: &impl Fn() -> Result<R, E>) -> Result<R, E> {
         self.fallbacks.fetch_add(1, Ordering::Relaxed);
-        (self.apply)(&self.f, arguments)
+        eager()
     }
 
     /// Whether the function itself is faster than a program: measured once, when the program is there.
@@ -150,15 +182,21 @@ impl<F, A: Bundle, R: Bundle, E: From<Error>> Compiled<F, A, R, E> {
     }
 
     /// Goes down the tree from a node; where it ends, the function is captured on from there.
-    fn run(
+    #[allow(clippy::too_many_arguments)]
+    fn run<G, H>(
         &self,
         from: &Arc<Node<R>>,
         entry: Option<&Entry<R>>,
         mut execution: Execution<'_>,
         arguments: &A,
         leaves: &[Leaf<'_>],
+        ends: &Ends<G, H>,
         at: &Source,
-    ) -> Result<R, E> {
+    ) -> Result<R, E>
+    where
+        G: Fn() -> Result<R, E>,
+        H: Fn(&Execution<'_>, &Arc<Returned<R>>, &[Leaf<'_>]) -> Result<R, E>,
+    {
         let mut rest;
         let mut node = from;
         let start = entry.filter(|entry| entry.limit_record.is_fresh()).map(|_| Instant::now());
@@ -172,7 +210,7 @@ impl<F, A: Bundle, R: Bundle, E: From<Error>> Compiled<F, A, R, E> {
                             false => entry.limit_record.hit(),
                         }
                     }
-                    return Ok(execution.fill(&returned));
+                    return (ends.finish)(&execution, &returned, leaves);
                 }
                 Reached::Unknown { at: branch, guard, outcome } => {
                     let reason = Reason::of(&guard, &execution.trail);
@@ -183,7 +221,7 @@ impl<F, A: Bundle, R: Bundle, E: From<Error>> Compiled<F, A, R, E> {
                             if let Some(entry) = entry {
                                 entry.limit_record.miss();
                             }
-                            return self.run_limited(arguments);
+                            return self.run_limited(&ends.eager);
                         }
                         // What it changed so far cannot be done twice: this call is captured to its end, the next begins eagerly.
                         if let Some(entry) = entry {
@@ -248,7 +286,7 @@ impl<F, A: Bundle, R: Bundle, E: From<Error>> Compiled<F, A, R, E> {
                 self.limits.exhaust(reason);
             }
         }
-        (execution.slots, execution.trail) = (ran.slots, ran.path.into_iter().collect());
+        execution.take(ran);
         Ok(rest)
     }
 }

@@ -210,7 +210,7 @@ where
         }
         let stance = stance();
         if stance == Stance::ForceEager {
-            return self.fall_back(arguments);
+            return self.fall_back(&|| (self.apply)(&self.f, arguments));
         }
         if !self.options().buckets.is_empty() {
             return self.call_padded(arguments, stance, &at);

@@ -72,6 +72,7 @@ use recording::{Break, Recording};
 use segment::SegmentGraph;
 use session::{Session, with_session};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use tree::Returned;
 
@@ -167,6 +168,6 @@ fn capture<A: Bundle, R: Bundle, E: From<Error>>(
     let (last, places) = session.recording.finish(&tensors, at)?;
     // The tapes of the capture have served.
     let output = output.map_tensors(&mut |tensor| if tensor.is_traced() { tensor.detached() } else { tensor.clone() });
-    let returned = Returned { output, places };
+    let returned = Returned { output, places, cuts: OnceLock::new() };
     Ok(Outcome::Whole(Box::new(Captured { driver: session.driver, last, returned })))
 }
