@@ -9,6 +9,7 @@ use super::dynamic::{Plan, ROUNDS, Verdict};
 use super::entry::{Entry, Whole};
 use super::guard;
 use super::limits::Reason;
+use super::recording::FUNCTION_LEFT;
 use super::segment_compiler::Arguments;
 use super::sizes::Accepted;
 use super::tree::{Node, TraceStep};
@@ -84,6 +85,22 @@ impl<F, A: Bundle, R: Bundle, E: From<Error>> Compiled<F, A, R, E> {
                 Outcome::Broken(broken, ran) => (broken, ran),
             };
             let error = || Error::GraphBreak { what: broken.what, at: broken.at.clone() };
+            if let (FUNCTION_LEFT, Some(_)) = (broken.what, &ran) {
+                // Once more, with the functions as parts of their own.
+                plan = match (plan, scope) {
+                    (None, None) => None,
+                    (own, _) => {
+                        let mut own = own.unwrap_or_else(|| Plan::without_symbols(leaves));
+                        own.adopt(sizes.take());
+                        Some(own)
+                    }
+                };
+                driver = match ran {
+                    Some(ran) => ran.going_on(),
+                    None => return Err(error().into()),
+                };
+                continue;
+            }
             let (Some(ran), Some(scope)) = (ran, scope.filter(|scope| scope.outcome().is_some())) else {
                 return Err(error().into());
             };
