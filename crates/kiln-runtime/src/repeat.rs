@@ -5,9 +5,12 @@
 //! The launches of a counted loop are known before it runs: [`Repeat::unroll`] lists them, so that a backend can record them with those
 //! around the loop.
 
+mod packed;
+
 use crate::{Backend, Error, Executable, Keep, LaunchError, Memory, RawBuffer, kernel_cache};
 use kiln_ir::{DType, Dim, Symbol};
 use kiln_kernels::kernel::{Kernel, KernelBody, RepeatBody, TurnBuffer};
+use packed::{Packed, PackedOperands};
 use std::any::Any;
 use std::sync::Arc;
 
@@ -22,6 +25,8 @@ pub(crate) struct Repeat {
     copies: Vec<Arc<dyn Executable>>,
     /// Where a condition is read.
     memory: Option<&'static dyn Memory>,
+    /// Operands that turns read and do not change.
+    packed: PackedOperands,
 }
 
 /// The code of a loop, and whether some of it was compiled now.
@@ -47,7 +52,8 @@ pub(crate) fn compile(
     let others = body.choice.iter().flat_map(|choice| &choice.otherwise);
     let otherwise = others.map(|launch| code(&launch.kernel)).collect::<Result<_, _>>()?;
     let copies = body.carried.iter().map(|carried| code(&carried.copy)).collect::<Result<_, _>>()?;
-    Ok((Arc::new(Repeat { kernel: kernel.clone(), launches, otherwise, copies, memory }), fresh))
+    let packed = PackedOperands::compile(backend, kernel, body, label, keep)?;
+    Ok((Arc::new(Repeat { kernel: kernel.clone(), launches, otherwise, copies, memory, packed }), fresh))
 }
 
 /// A place in the arguments of the loop.
@@ -170,7 +176,7 @@ impl Repeat {
         if body.is_conditional || body.choice.is_some() || usize::try_from(turns).is_ok_and(|turns| turns > most) {
             return Ok(None);
         }
-        self.run(buffers, sizes, &mut add)?;
+        self.run(buffers, sizes, None, &mut add)?;
         Ok(is_whole.then_some(list))
     }
 
@@ -188,11 +194,17 @@ impl Repeat {
         Ok(read != [0])
     }
 
-    /// Goes through the launches, turn after turn.
-    fn run(&self, buffers: &[RawBuffer], values: &[i64], launch: LaunchTurn<'_>) -> Result<(), LaunchError> {
+    /// Goes through the launches, turn after turn. Memory for packed operands is one more buffer.
+    fn run(
+        &self,
+        buffers: &[RawBuffer],
+        values: &[i64],
+        packed: Option<&Packed<'_>>,
+        launch: LaunchTurn<'_>,
+    ) -> Result<(), LaunchError> {
         let KernelBody::Repeat(body) = &self.kernel.body else { return Ok(()) };
-        if buffers.len() != self.kernel.buffers.len() {
-            let (expected, got) = (self.kernel.buffers.len(), buffers.len());
+        let (expected, got) = (self.kernel.buffers.len() + usize::from(packed.is_some()), buffers.len());
+        if got != expected {
             return Err(LaunchError::WrongArguments { what: "buffers", expected, got });
         }
         let sizes = Sizes { symbols: &self.kernel.sizes, values };
@@ -250,6 +262,12 @@ impl Repeat {
         }
         let mut arguments: Vec<Place> = Vec::new();
         let step_sizes = launches.iter().map(|launch| sizes.all(&launch.sizes)).collect::<Result<Vec<_>, _>>()?;
+        // Where the number of turns is not known, as many as make packing worth it say that there will be more.
+        let packs_at = match body.is_conditional {
+            true => packed::TURNS,
+            false if turns >= packed::TURNS => 0,
+            false => turns,
+        };
         let mut turn = 0;
         loop {
             let place = |position: &Position| match position {
@@ -259,9 +277,20 @@ impl Repeat {
                 Position::Carried(at) => found(&carried[*at], turn),
                 Position::Next(at) => carried[*at].places[place_after(turn)],
             };
-            for ((own, code), sizes) in launches.iter().zip(codes).zip(&step_sizes) {
+            if let Some(packed) = packed.filter(|_| turn == packs_at) {
+                // SAFETY: what is packed is there at every turn, and nothing of the loop writes it.
+                unsafe { packed.pack(&|buffer| place(&positions[buffer]), buffers)? };
+            }
+            for (number, ((own, code), sizes)) in launches.iter().zip(codes).zip(&step_sizes).enumerate() {
                 arguments.clear();
                 arguments.extend(own.args.iter().map(|&arg| place(&positions[arg])));
+                let mut code = code;
+                if let Some((faster, argument, offset)) =
+                    packed.filter(|_| turn >= packs_at).and_then(|packed| packed.of(number))
+                {
+                    arguments[argument] = Place { argument: buffers.len() - 1, offset };
+                    code = faster;
+                }
                 launch(code, &arguments, sizes)?;
             }
             turn += 1;
@@ -281,9 +310,13 @@ impl Executable for Repeat {
 
     unsafe fn launch_at(&self, buffers: &[RawBuffer], sizes: &[i64], site: u32) -> Result<(), LaunchError> {
         let mut arguments: Vec<RawBuffer> = Vec::new();
-        self.run(buffers, sizes, &mut |code, places, sizes| {
+        let packed = self.packed.begin();
+        let mut all = buffers.to_vec();
+        all.extend(packed.memory());
+        let is_packed = all.len() > buffers.len();
+        self.run(&all, sizes, is_packed.then_some(&packed), &mut |code, places, sizes| {
             arguments.clear();
-            arguments.extend(places.iter().map(|place| place.of(buffers)));
+            arguments.extend(places.iter().map(|place| place.of(&all)));
             // SAFETY: rows of arguments that are as long as the loop has turns, temporaries of the body, and what is carried, of
             // which a turn reads one place and writes another: the schedule of the body is valid for each turn. A copy has as many points
             // as what it copies has elements.

@@ -55,4 +55,6 @@ pub struct Packing {
     pub bytes: usize,
     /// Whether the backend expects a gain that is worth the memory.
     pub pays: bool,
+    /// Whether it expects one where the kernel is launched many times in a row with the buffer as it is: in the turns of a loop.
+    pub pays_in_turns: bool,
 }

@@ -153,3 +153,48 @@ fn static_sizes_of_data_are_programs_each() {
     }
     assert!(fast.stats().branches > 2);
 }
+
+/// A variable that is trainable at one call and not at the next, where a call reads and selects before it changes it.
+#[test]
+fn a_variable_toggled_between_selections() {
+    use kiln::optim::{Optimizer, Sgd};
+    let make = || {
+        let a = Var::named("a", &random(&[3], 1)).requires_grad(true);
+        let b = Var::named("b", &random(&[3], 2)).requires_grad(true);
+        let sgd = Sgd::new([a.clone(), b.clone()], 0.1).unwrap();
+        (a, b, sgd)
+    };
+    let f = |(x, y): &(Tensor, Tensor), a: &Var, b: &Var, sgd: &Sgd| -> Result<Tensor> {
+        let scaled = x.mul(y.sum(..)?.item::<f64>()?)?.clamp(-8.0, 8.0)?;
+        let selected = y.masked_select(&y.gt(0.0)?)?.sum(..)?;
+        sgd.step()?;
+        for var in [a, b] {
+            var.set(&var.get().clamp(-8.0, 8.0)?)?;
+        }
+        scaled.add(selected)
+    };
+    let (a, b, sgd) = make();
+    let (own_a, own_b, own_sgd) = make();
+    let fast = {
+        let (a, b) = (a.clone(), b.clone());
+        compile(move |arguments: &(Tensor, Tensor)| f(arguments, &a, &b, &sgd))
+    };
+    for turn in 0..12 {
+        // The sum, which is read, changes once and is then the same at many calls.
+        let y = [[1.0f32, 2.0, 3.0, -1.0, -2.0, -1.0], [2.0, 0.0, -1.0, 1.0, 0.0, 0.0]][turn as usize % 2];
+        let y = if turn == 0 { [5.0, 0.0, 0.0, 0.0, 0.0, -1.0] } else { y };
+        let y = Tensor::from_vec(y.to_vec(), [2, 3], Device::Cpu).unwrap();
+        let mut x = random(&[2, 3], 10 + turn);
+        if turn % 4 != 0 {
+            x = x.requires_grad();
+        }
+        if turn % 3 == 2 {
+            a.requires_grad(!a.is_trainable());
+            own_a.requires_grad(!own_a.is_trainable());
+        }
+        let arguments = (x, y);
+        let expected = f(&arguments, &own_a, &own_b, &own_sgd).unwrap();
+        let got = fast.call(&arguments).unwrap_or_else(|error| panic!("turn {turn}: {error}"));
+        assert_close(&got, &expected, &format!("turn {turn}"));
+    }
+}

@@ -454,3 +454,64 @@ fn without_gradients_a_bound_says_nothing() -> Result<()> {
     assert_eq!(fast.stats().breaks, 0);
     Ok(())
 }
+
+/// Weights that a loop does not change are packed before its turns, from some number of them on; those it changes are not.
+#[test]
+fn products_with_what_a_loop_does_not_change() -> Result<()> {
+    for dtype in [DType::F32, DType::F64, DType::Bf16] {
+        let tolerance = if dtype == DType::Bf16 { 0.1 } else { 1e-4 };
+        let weight = |n: u64| random(&[72, 72], n).mul(0.1).unwrap().to_dtype(dtype).unwrap();
+        let (straight, across, var) = (weight(1), weight(2), Var::new(&weight(3)));
+        // Two products with one weight, one of another layout, a variable, and a weight that changes.
+        let turn = {
+            let (straight, across, var) = (straight.clone(), across.clone(), var.clone());
+            move |((h, own), x): &((Tensor, Tensor), Tensor)| -> Result<((Tensor, Tensor), Tensor)> {
+                let two = h.matmul(&straight)?.add(x)?.tanh()?.matmul(&straight)?;
+                let next =
+                    two.add(h.linear(&across, None)?)?.add(h.matmul(&var.get())?)?.add(h.matmul(own)?)?.tanh()?;
+                Ok(((next.clone(), own.mul(0.9)?.t()?.contiguous()?), next))
+            }
+        };
+        for rows in [1, 2, 8, 40] {
+            let scan = kiln::scan(turn.clone());
+            let fast = compile(move |(h, own, x): &(Tensor, Tensor, Tensor)| {
+                Ok(scan.call((h.clone(), own.clone()), x.clone())?.1)
+            });
+            for turns in [1, 3, 4, 5, 9] {
+                var.set(&weight(10 + turns as u64))?;
+                let (h, own) = (random(&[rows, 72], 4).to_dtype(dtype)?, weight(5));
+                let x = random(&[turns, rows, 72], 6).to_dtype(dtype)?;
+                let (mut state, mut all) = ((h.clone(), own.clone()), Vec::new());
+                for x in x.unbind(0)? {
+                    let (next, row) = turn(&(state, x))?;
+                    (state, _) = (next, all.push(row));
+                }
+                let (got, expected) = (fast.call(&(h, own, x))?, Tensor::stack(&all, 0)?);
+                let values = |x: &Tensor| x.to_dtype(DType::F64).unwrap().to_vec::<f64>().unwrap();
+                assert_eq!(got.shape(), expected.shape());
+                for (a, b) in values(&got).iter().zip(values(&expected)) {
+                    assert!((a - b).abs() <= tolerance, "{dtype}, {rows} rows, {turns} turns: {a} and {b}");
+                }
+            }
+        }
+    }
+    // Where turns end by a condition, packing begins in the middle.
+    let weight = random(&[64, 64], 7).mul(0.05)?;
+    let step = move |h: &Tensor| h.matmul(&weight)?.add(h)?.add(0.01);
+    let turns = {
+        let step = step.clone();
+        kiln::while_loop(|h: &Tensor| h.amax(..)?.lt(40.0), move |h: &Tensor| step(h))
+    };
+    let fast = compile(move |h: &Tensor| turns.call(h.clone()));
+    for first in [0.01, 0.1, 1.0, 30.0, 50.0] {
+        let h = random(&[6, 64], 8).abs()?.mul(first)?;
+        let mut expected = h.clone();
+        let mut count = 0;
+        while expected.amax(..)?.item::<f32>()? < 40.0 {
+            (expected, count) = (step(&expected)?, count + 1);
+        }
+        assert!(first < 10.0 || count < 30);
+        assert_close(&fast.call(&h)?, &expected, &format!("from {first}, {count} turns"));
+    }
+    Ok(())
+}

@@ -17,7 +17,7 @@ use super::shares::Shares;
 use super::source::{Epilogue, Matrix, Operand, SharedOperand, Tile};
 use super::tiles::{self, Piece};
 use super::words::{self, Short, Words, pack_tiles, pack_words};
-use super::{Gemm, GemmError, PackedB, part, portable, windows};
+use super::{Gemm, GemmError, PackedB, part, portable, small, windows};
 use crate::features::{Isa, detect};
 use crate::pool;
 use half::{bf16, f16};
@@ -45,6 +45,8 @@ const SHARED_BYTES: usize = 32 << 20;
 const SHARED_UNITS: usize = 64;
 /// What reading a row or column of a task's operands from a shared cache costs, in columns or rows multiplied with it.
 const TRAFFIC: usize = 24;
+/// How many times as long as reading B it takes to pack it.
+const PACKING: usize = 4;
 /// Tasks per thread, so that one on a descheduled thread is not waited for.
 const TASKS_A_THREAD: usize = 4;
 
@@ -162,7 +164,7 @@ struct Block<'a, T> {
     row_panels: usize,
     /// Kernels of the taller and of the shorter row panels.
     kernels: [(usize, Kernels); 2],
-    /// Kernels of a single row.
+    /// Kernels of a single row, where sums of columns are needed.
     one_row: Kernels,
     chunk: Range<usize>,
     k_blocks: usize,
@@ -222,7 +224,14 @@ where
         && gemm.m >= SHARING_ROWS
         && padded(gemm.n, tiling.nr) * chunk_len * units.b_bytes <= SHARED_BYTES;
     let shared = shares.then(|| Scratch::take::<u8>(padded(gemm.n, tiling.nr) * chunk_len * units.b_bytes));
-    let one_row = tiling.kernels::<T>(1)?;
+    // A small product takes no longer than a few lookups: none is made twice, or for nothing.
+    let highest = gemm.m.clamp(1, tiling.mr);
+    let highest = (highest, tiling.kernels::<T>(highest)?);
+    let kernels_of = |rows: usize| match rows == highest.0 {
+        true => Ok(highest),
+        false => Ok::<_, GemmError>((rows, tiling.kernels::<T>(rows)?)),
+    };
+    let one_row = if format == Some(Format::I8Dot) { kernels_of(1)?.1 } else { highest.1 };
     let mut block = Block {
         gemm,
         tiling,
@@ -231,7 +240,7 @@ where
         epilogue,
         rows: 0..0,
         row_panels: 0,
-        kernels: [(0, one_row); 2],
+        kernels: [highest; 2],
         one_row,
         chunk: 0..0,
         k_blocks: 1,
@@ -243,7 +252,8 @@ where
         block.rows = rows_of(i);
         block.row_panels = block.rows.len().div_ceil(tiling.mr);
         let (tall, short) = (block.panel_rows(0).len(), block.panel_rows(block.row_panels - 1).len());
-        block.kernels = [(tall, tiling.kernels::<T>(tall)?), (short, tiling.kernels::<T>(short)?)];
+        let taller = kernels_of(tall)?;
+        block.kernels = [taller, if short == tall { taller } else { kernels_of(short)? }];
         for c in 0..chunks {
             block.chunk = grains(units.all, chunks, c, grain);
             let usual = if units.tiles { A_TILES_BYTES } else { A_PANEL_BYTES };
@@ -566,7 +576,7 @@ where
     /// Splits the block into tasks and runs them.
     unsafe fn multiply(&self) {
         let nr = self.tiling.nr;
-        let threads = self.gemm.threads.clamp(1, pool::threads());
+        let threads = self.threads();
         let column_panels = self.gemm.n.div_ceil(nr);
         let longest = self.k_block(0).len().max(1);
         let most = (b_bytes() / (longest * nr * self.units.b_bytes.max(size_of::<T>()))).max(1);
@@ -595,6 +605,16 @@ where
             // SAFETY: tasks cover disjoint tiles.
             unsafe { self.task(columns, panels) };
         });
+    }
+
+    /// The threads that the product is worth: a small one is not worth a second.
+    fn threads(&self) -> usize {
+        let elements = self.gemm.n * self.gemm.k;
+        let bytes = match self.panels {
+            PanelSource::Packed(_) => elements * self.units.b_bytes,
+            PanelSource::Pack(_) | PanelSource::Shared(_) => elements * self.units.b_bytes * PACKING,
+        };
+        small::threads_for(self.gemm, bytes)
     }
 
     /// Whether blocks of K may be tasks of their own.

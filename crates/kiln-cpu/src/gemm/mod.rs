@@ -5,6 +5,7 @@
 //!     │  M small, B's rows contiguous    ──▶ stream   rows of B pass by once, unpacked       (`stream`, `sweep`)
 //!     │  M small, B's columns contiguous ──▶ dots     rows of W[N, K] pass by once, unpacked  (`dots`, `dot`)
 //!     │  one row, W[N, K] in a cache     ──▶ row      all in one call, prepared with the kernel  (`row`)
+//!     │  a few rows, B packed            ──▶ few_rows  the tiles of `blocked`, prepared with the kernel  (`few_rows`)
 //!     │  N small                         ──▶ the same, of the transposed product              (`swapped`)
 //!     │  B of quantised blocks           ──▶ in bytes, or the same two ways unpacked in registers or panels  (`quantised`)
 //!     │  else, or B packed               ──▶ blocked  panels packed per cache block           (`blocked`, `pack`)
@@ -24,6 +25,7 @@ mod dot;
 mod dots;
 #[cfg(test)]
 mod emulated;
+mod few_rows;
 mod kernel;
 mod narrow;
 mod pack;
@@ -47,10 +49,12 @@ mod windows;
 mod words;
 
 pub use direct::{Direct, Gradient, WindowAxis};
+pub(crate) use few_rows::FewRows;
 pub(crate) use pack::pack_rows;
 pub use packed::{PackedB, Panels};
 pub use quantised::BlockMatrix;
 pub(crate) use scratch::Scratch;
+pub(crate) use small::TASK_WORK;
 pub use source::{Epilogue, Matrix, Operand, RowSource, Tile};
 pub use store::Store;
 pub use windows::{Extent, Guard, Windows};

@@ -49,6 +49,25 @@ impl Panels {
         self.nr
     }
 
+    pub(super) fn isa(&self) -> Isa {
+        self.isa
+    }
+
+    /// Rows and columns of the matrix.
+    pub(super) fn shape(&self) -> (usize, usize) {
+        (self.k, self.n)
+    }
+
+    /// The layout of elements; `None` for the portable kernels.
+    pub(super) fn format(&self) -> Option<Format> {
+        self.format
+    }
+
+    /// Elements of the matrix.
+    pub(crate) fn elements(&self) -> usize {
+        self.k * self.n
+    }
+
     /// Bytes of memory, a multiple of a cache line.
     pub fn bytes(&self) -> usize {
         (self.n.div_ceil(self.nr) * self.panel_bytes()).next_multiple_of(64)
@@ -73,7 +92,7 @@ impl Panels {
         }
     }
 
-    fn panel_bytes(&self) -> usize {
+    pub(super) fn panel_bytes(&self) -> usize {
         self.units() * self.nr * self.format.map_or(self.acc.size_in_bits() / 8, Format::size)
     }
 
@@ -180,7 +199,7 @@ impl PackedB {
 
     /// The layout of elements in the panels; `None` for the portable kernels.
     pub(super) fn format(&self) -> Option<Format> {
-        self.panels.format
+        self.panels.format()
     }
 
     /// Bytes of a panel.

@@ -37,7 +37,7 @@ const SOME_ROWS: usize = 32;
 /// Bytes of B, and multiply-adds, that take a core some three microseconds: the least that is worth a task. A second
 /// thread costs one or two of them, and its half of the result another when the next kernel reads it.
 const TASK_BYTES: usize = 160 << 10;
-const TASK_WORK: usize = 96 << 10;
+pub(crate) const TASK_WORK: usize = 96 << 10;
 /// The most tasks per thread, unless they would grow too large.
 const TASKS_A_THREAD: usize = 4;
 /// The most bytes of B in one task.

@@ -379,13 +379,18 @@ impl Tiles {
     /// What a call for a whole row of a product brings, where there is nothing else to bring: no sizes, no batch, and at
     /// most one axis of columns.
     pub fn whole_row(&self, columns: usize) -> Option<[i64; 5]> {
-        (self.symbols.len() == 5).then_some([0, 1, 0, columns as i64, columns as i64])
+        self.whole_rows(1, columns, columns)
     }
 
-    /// Finishes a row of sums.
+    /// The same for all rows of a product, with so many elements from one row of sums to the next.
+    pub fn whole_rows(&self, rows: usize, columns: usize, stride: usize) -> Option<[i64; 5]> {
+        (self.symbols.len() == 5).then_some([0, rows as i64, 0, columns as i64, stride as i64])
+    }
+
+    /// Finishes rows of sums.
     ///
     /// # Safety
-    /// The buffers are those of a launch, `row` is from [`Tiles::whole_row`], and there are as many sums as it has columns.
+    /// The buffers are those of a launch, `row` is from [`Tiles::whole_rows`], and there are as many sums as that says.
     pub unsafe fn finish_row(&self, buffers: &[RawBuffer], row: &[i64; 5], sums: *mut u8) -> Result<(), LaunchError> {
         let mut pointers = [std::ptr::null_mut(); BUFFERS];
         let mut many = Vec::new();

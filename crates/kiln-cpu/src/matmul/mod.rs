@@ -6,6 +6,7 @@
 //!  windows of a group with few results  ──▶ direct convolution of all groups   (`direct`)
 //!  a gradient times windows, summed over places  ──▶ direct gradient of the weights   (`gradient`)
 //!  one row of known sizes, all plain   ──▶ one call of generated code (`row`)
+//!  a few rows of known sizes, panels   ──▶ a call a panel, then the epilogue (`few_rows`)
 //!  epilogue   one plain store      ──▶ gemm writes memory                else ──▶ fused code on tiles still in cache
 //! ```
 //!
@@ -13,6 +14,7 @@
 //! m instead of n, the two sides are swapped.
 
 mod direct;
+mod few_rows;
 mod fused;
 mod gradient;
 pub(crate) mod packing;
@@ -22,13 +24,13 @@ mod windows;
 
 use crate::choices::Choices;
 use crate::features::Isa;
-use crate::gemm::{BlockMatrix, Epilogue, Gemm, Matrix, Operand, PackedB, Panels, Store, Tuning, Windows};
+use crate::gemm::{BlockMatrix, Epilogue, Gemm, GemmError, Matrix, Operand, PackedB, Panels, Store, Tuning, Windows};
 use crate::loops::{Build, LoopKernel};
-use crate::memory::MemoryError;
 use crate::pool;
 use crate::saved::Piece;
 use crate::small_vec::SmallVec;
 use direct::DirectConvolution;
+use few_rows::PackedRows;
 use fused::{FusedEpilogue, FusedRows, Maker, Tiles};
 use gradient::DirectGradient;
 use kiln_ir::{DType, Dim, Symbol};
@@ -58,6 +60,8 @@ pub struct Matmul {
     choices: Choices,
     /// The prepared single-row product, where it is one.
     row: Option<Row>,
+    /// The prepared product of a few rows with panels, where it is one.
+    few_rows: Option<Box<PackedRows>>,
     /// The convolution that it is, where it may have few results a group.
     direct: Option<Box<DirectConvolution>>,
     /// The gradient of a convolution's weights that it is.
@@ -226,6 +230,7 @@ impl Matmul {
             finish,
             choices: Choices::default(),
             row: None,
+            few_rows: None,
             direct: direct.map(Box::new),
             gradient: gradient.map(Box::new),
         };
@@ -233,14 +238,16 @@ impl Matmul {
     }
 
     /// Adds what can be decided before a launch.
-    fn prepared(self) -> Result<Matmul, MemoryError> {
-        Ok(Matmul { row: Row::of(&self)?, ..self })
+    fn prepared(self) -> Result<Matmul, GemmError> {
+        let few_rows = PackedRows::of(&self)?.map(Box::new);
+        Ok(Matmul { row: Row::of(&self)?, few_rows, ..self })
     }
 
     /// The same with some choices made about how it is split and blocked.
     pub(crate) fn choosing(self, choices: Choices) -> Matmul {
         let row = if choices.stream == Some(0) { None } else { self.row };
-        Matmul { choices, row, ..self }
+        let few_rows = self.few_rows.filter(|_| choices == Choices::default());
+        Matmul { choices, row, few_rows, ..self }
     }
 
     /// Bytes of generated code beyond the shared micro-kernels.
@@ -295,6 +302,10 @@ impl Matmul {
         if let Some(row) = &self.row {
             // SAFETY: passed on from the caller.
             return unsafe { row.launch(&self.finish, buffers) };
+        }
+        if let Some(few_rows) = &self.few_rows {
+            // SAFETY: passed on from the caller.
+            return unsafe { few_rows.launch(&self.finish, buffers) };
         }
         let known = Known { symbols: &self.sizes, values: sizes };
         let batch = self.batch.iter().map(|axis| known.size(&axis.size)).collect::<Result<SmallVec<_>, _>>()?;

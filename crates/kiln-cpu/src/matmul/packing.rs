@@ -3,7 +3,7 @@
 use super::Sides;
 use super::plain::PlainLoad;
 use crate::features::Isa;
-use crate::gemm::{Matrix, Panels};
+use crate::gemm::{Matrix, Panels, TASK_WORK};
 use crate::pool;
 use kiln_ir::{DType, Dim};
 use kiln_kernels::kernel::{InstKind, Kernel, KernelBody, MatmulBody};
@@ -14,6 +14,8 @@ use kiln_runtime::{Executable, LaunchError, Packing, RawBuffer};
 const ROWS: i64 = 129;
 /// The same for one thread.
 const ROWS_OF_ONE: i64 = 2;
+/// Multiply-adds up to which one thread computes a product alone, however many there are.
+const MOST_WORK_OF_ONE: i64 = 2 * TASK_WORK as i64;
 
 /// A right operand that can be packed.
 #[derive(Debug, Clone, Copy)]
@@ -83,7 +85,11 @@ pub(crate) fn packing(isa: Isa, kernel: &Kernel, buffer: usize) -> Option<Packin
         1 => rows.as_const().is_none_or(|m| m >= ROWS_OF_ONE),
         _ => rows.as_const().is_some_and(|m| m >= ROWS),
     };
-    Some(Packing { buffer, key: right.key(), bytes: right.panels.bytes(), pays })
+    // A product of one thread reads panels faster than anything else, but for one row.
+    let work = rows.as_const().and_then(|m| m.checked_mul(right.panels.elements() as i64));
+    let is_small = work.is_some_and(|work| work < MOST_WORK_OF_ONE) && rows.as_const() >= Some(ROWS_OF_ONE);
+    let pays_in_turns = pays || is_small;
+    Some(Packing { buffer, key: right.key(), bytes: right.panels.bytes(), pays, pays_in_turns })
 }
 
 impl Executable for RightOperand {

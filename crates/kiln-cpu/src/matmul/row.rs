@@ -33,18 +33,18 @@ enum SumsDestination {
 
 /// A place in a buffer.
 #[derive(Clone, Copy)]
-struct Bytes {
+pub(super) struct Bytes {
     buffer: usize,
     offset: isize,
 }
 
 impl Bytes {
-    fn of(buffer: usize, offset: &Dim, dtype: DType) -> Option<Bytes> {
+    pub(super) fn of(buffer: usize, offset: &Dim, dtype: DType) -> Option<Bytes> {
         let bytes = dtype.size_in_bits() as i64 / 8;
         Some(Bytes { buffer, offset: offset.as_const()?.checked_mul(bytes)? as isize })
     }
 
-    fn at(self, buffers: &[RawBuffer]) -> *mut u8 {
+    pub(super) fn at(self, buffers: &[RawBuffer]) -> *mut u8 {
         buffers[self.buffer].ptr.wrapping_offset(self.offset)
     }
 }

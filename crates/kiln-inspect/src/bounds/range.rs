@@ -1,8 +1,9 @@
 //! What no error bound describes, looked for in the reference run: short floats that leave their range (kernels that keep them in f32
 //! go on, so such graphs are compiled to round as eager does), sums and products that may overflow or vanish in one order and not in
 //! another (no candidate is wrong), infinities or NaN multiplied by a padding's or a mask's zero (a kernel may skip them), numbers of
-//! bf16 below the normal ones in products (the instructions for them take such numbers for zero), and gradients of attention's scores
-//! that f16 does not hold (kernels round them to it, or do not).
+//! bf16 below the normal ones in products (the instructions for them take such numbers for zero), gradients of attention's scores
+//! that f16 does not hold (kernels round them to it, or do not), and scores so large that rounding them changes every weight (a gradient
+//! takes the logarithm of their sum, which is rounded, from scores that are rounded elsewhere).
 
 use super::rounding::{is_short, largest, normal, slack, sums};
 use kiln_ir::interpret::Observer;
@@ -41,6 +42,16 @@ pub struct RangeWatch<'a> {
     large: [bool; 2],
     /// The largest elements of a gradient's values and gradient, and what is subtracted from their products.
     scores: [f64; 3],
+    /// The largest elements of its queries and keys.
+    factors: [f64; 2],
+}
+
+/// How far rounding may move a score of attention before the weights that gradients make of it say nothing.
+const SCORE_MOVES: f64 = 1.0 / 16.0;
+
+/// The largest of the finite elements.
+fn largest_element(value: &HostTensor) -> f64 {
+    value.to_f64().into_iter().filter(|v| v.is_finite()).fold(0.0, |most, v| most.max(v.abs()))
 }
 
 impl<'a> RangeWatch<'a> {
@@ -48,7 +59,8 @@ impl<'a> RangeWatch<'a> {
     pub fn new(graph: &'a Graph) -> RangeWatch<'a> {
         let by_order = vec![false; graph.nodes().len()];
         let (growth, vanishing, large) = ((0.0, 0.0), [false; 2], [false; 2]);
-        RangeWatch { graph, loss: RangeLoss::default(), by_order, growth, vanishing, large, scores: [0.0; 3] }
+        let (scores, factors) = ([0.0; 3], [0.0; 2]);
+        RangeWatch { graph, loss: RangeLoss::default(), by_order, growth, vanishing, large, scores, factors }
     }
 
     /// For each output of the graph: whether its value may depend on the order of a sum or product.
@@ -72,12 +84,26 @@ impl<'a> RangeWatch<'a> {
             5 => 2,
             _ => return false,
         };
-        let finite = value.to_f64().into_iter().filter(|v| v.is_finite());
-        self.scores[place] = finite.fold(0.0, |most, v| most.max(v.abs()));
+        self.scores[place] = largest_element(value);
         let width = self.graph.ty(self.graph.node(node).operands[2]).shape[3].as_const().unwrap_or(1) as f64;
         let [values, gradient, delta] = self.scores;
         let most = (width * values * gradient + delta) * scale.as_f64().abs();
         *of != AttentionOperand::Values && most > largest(self.graph.ty(node).dtype) / 8.0
+    }
+
+    /// Whether the scores of a gradient of attention may be so large that the logarithm of their sum is another number for being
+    /// rounded, given its operands one after another: a weight is then the exponential of what rounding left.
+    fn loses_weights(&mut self, node: NodeId, position: usize, value: &HostTensor) -> bool {
+        let Op::AttentionGradient { scale, .. } = &self.graph.node(node).op else { return false };
+        if position > 1 {
+            return false;
+        }
+        self.factors[position] = largest_element(value);
+        let operands = &self.graph.node(node).operands;
+        let width = self.graph.ty(operands[0]).shape[3].as_const().unwrap_or(1) as f64;
+        let [queries, keys] = self.factors;
+        let rounding = if self.graph.ty(operands[4]).dtype == DType::F64 { f64::EPSILON } else { f32::EPSILON.into() };
+        width * queries * keys * scale.as_f64().abs() * rounding > SCORE_MOVES
     }
 }
 
@@ -123,8 +149,8 @@ impl Observer for RangeWatch<'_> {
                 adds_products(self.graph, node, position) && value.to_f64().into_iter().any(f64::is_infinite);
             self.note_order(node, overflows);
         }
-        let overflows = self.overflows_in_scores(node, position, value);
-        self.note_order(node, overflows);
+        let is_open = self.overflows_in_scores(node, position, value) | self.loses_weights(node, position, value);
+        self.note_order(node, is_open);
         if matches!(op, Op::Conv(_)) || op.is_attention() {
             // Padding, masks and weights that vanish multiply elements by zero or leave them out.
             self.note_order(node, value.to_f64().into_iter().any(|v| !v.is_finite()));
@@ -145,7 +171,7 @@ impl Observer for RangeWatch<'_> {
 
     fn value(&mut self, node: NodeId, value: &mut HostTensor) {
         self.growth = (0.0, 0.0);
-        (self.vanishing, self.large, self.scores) = ([false; 2], [false; 2], [0.0; 3]);
+        (self.vanishing, self.large, self.scores, self.factors) = ([false; 2], [false; 2], [0.0; 3], [0.0; 2]);
         let operands = &self.graph.node(node).operands;
         self.by_order[node.index()] |= operands.iter().any(|operand| self.by_order[operand.index()]);
         let dtype = value.dtype();
@@ -187,8 +213,9 @@ mod tests {
         assert!(!is_open(1e-40, 1.0) && !is_open(1e-40, 1e-40) && !is_open(0.0, f64::INFINITY) && !is_open(3.0, 2.0));
     }
 
-    /// Whether a gradient of attention with two keys is one that kernels may compute differently; the values are these times a number.
-    fn gradient_is_open(of: &str, by: f64) -> bool {
+    /// Whether a gradient of attention with two keys is one that kernels may compute differently; the values are these times a number,
+    /// the keys these times another.
+    fn gradient_is_open(of: &str, by: f64, keys: f64) -> bool {
         let text = format!(
             "graph(%0: f16[1, 1, 1, 1], %1: f16[1, 1, 2, 1], %2: f16[1, 1, 2, 2], %3: f16[1, 1, 1, 2], %4: f32[1, 1, 1, 1]) {{
               %5: f32[1, 1, 1, 1] = attention_logsumexp %0, %1 {{scale=1.0}}
@@ -200,8 +227,8 @@ mod tests {
         let graph = Graph::parse(&text).unwrap();
         let tensor = |dtype, shape: &[usize], values: &[f64]| HostTensor::from_f64(dtype, shape, values).unwrap();
         let inputs = [
-            tensor(DType::F16, &[1, 1, 1, 1], &[0.5]),
-            tensor(DType::F16, &[1, 1, 2, 1], &[1.0, -1.0]),
+            tensor(DType::F16, &[1, 1, 1, 1], &[0.5 * keys]),
+            tensor(DType::F16, &[1, 1, 2, 1], &[1.0, -1.0].map(|value| value * keys)),
             tensor(DType::F16, &[1, 1, 2, 2], &[1.0, 2.0, -3.0, 4.0].map(|value| value * by)),
             tensor(DType::F16, &[1, 1, 1, 2], &[1.0, -2.0].map(|value| value * by)),
             tensor(DType::F32, &[1, 1, 1, 1], &[by]),
@@ -213,7 +240,15 @@ mod tests {
 
     #[test]
     fn gradients_of_scores_beyond_short_floats_are_open() {
-        assert!(gradient_is_open("queries", 100.0) && !gradient_is_open("queries", 10.0));
-        assert!(!gradient_is_open("values", 100.0));
+        assert!(gradient_is_open("queries", 100.0, 1.0) && !gradient_is_open("queries", 10.0, 1.0));
+        assert!(!gradient_is_open("values", 100.0, 1.0));
+    }
+
+    #[test]
+    fn weights_of_scores_beyond_rounding_are_open() {
+        // 0.5 · 2000², of which f32 keeps an eighth, and 0.5 · 500².
+        for of in ["queries", "values"] {
+            assert!(gradient_is_open(of, 1.0, 2000.0) && !gradient_is_open(of, 1.0, 500.0), "{of}");
+        }
     }
 }

@@ -56,17 +56,29 @@ pub trait Function: Send + Sync + 'static {
 
 /// Calls a function that has a gradient of its own.
 ///
-/// Inside of a compiled function its operations are part of the graph where no operand requires a gradient. Where one does, the
-/// graph ends before it and continues after it, as at [`crate::disable`]: a graph knows derived gradients only.
+/// Inside of a compiled function its operations and those of its gradient are part of the graph, like everything that the compiled
+/// function does itself: what else they do (count, print) happens when it is captured. Where gradients of its results are wanted outside
+/// of the compiled function, the graph ends before it and continues after it, as at [`crate::disable`]: what differentiates a graph
+/// knows derived gradients only.
 #[track_caller]
 pub fn apply(function: impl Function, operands: &[&Tensor]) -> Result<Vec<Tensor>> {
-    apply_at(Arc::new(function), operands, &Source::caller())
+    apply_in(Arc::new(function), operands, true, &Source::caller())
 }
 
+/// Calls a function that is never part of a graph.
 pub(super) fn apply_at(function: Arc<dyn Function>, operands: &[&Tensor], at: &Source) -> Result<Vec<Tensor>> {
+    apply_in(function, operands, false, at)
+}
+
+fn apply_in(
+    function: Arc<dyn Function>,
+    operands: &[&Tensor],
+    may_be_recorded: bool,
+    at: &Source,
+) -> Result<Vec<Tensor>> {
     let taped = tape::is_recorded(operands);
     let is_traced = tracer::is_active() || operands.iter().any(|t| t.is_traced());
-    if taped && is_traced {
+    if taped && is_traced && !(may_be_recorded && tracer::records_function(at)?) {
         let line = at.clone();
         let run = move |operands: &[Tensor]| here(function.clone(), &operands.iter().collect::<Vec<_>>(), &line);
         return tracer::outside(operands, Arc::new(run), at);
@@ -91,6 +103,10 @@ fn here(function: Arc<dyn Function>, operands: &[&Tensor], at: &Source) -> Resul
         _ => Saved::Other(tensor),
     };
     let saved = saved.into_iter().map(keep).collect();
+    let results = match tracer::is_active() {
+        true => tracer::function_results(&plain, results, at)?,
+        false => results,
+    };
     let applied = Applied { function, saved, operands: operands.len(), results: results.len(), at: at.clone() };
     let place = Tape::of_custom(Box::new(applied), edges);
     let put = |(number, result): (usize, Tensor)| match is_differentiable(result.dtype()) {

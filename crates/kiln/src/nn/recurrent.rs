@@ -85,10 +85,13 @@ impl Layers {
 
     /// Runs all layers. `step` makes the next state of the inputs' and the state's gates; the first part of a state is the output.
     /// Returns the outputs of the last layer and the last states of all, `[layers · directions, n, hidden]` for each part.
+    ///
+    /// Where gates of inputs and states are only added up (`adds`), so are their biases, before the steps.
     fn run(
         &self,
         x: &Tensor,
         states: &[Tensor],
+        adds: bool,
         step: impl Fn(&Tensor, &Tensor, &[Tensor]) -> Result<Vec<Tensor>>,
     ) -> Result<(Tensor, Vec<Tensor>)> {
         let mut x = x.clone();
@@ -98,12 +101,16 @@ impl Layers {
             let mut outputs = Vec::with_capacity(directions.len());
             for (reverse, direction) in directions.iter().enumerate() {
                 let (weight, bias) = (direction.weight_hh.get(), direction.bias_hh.get());
-                let gates = x.linear(&direction.weight_ih.get(), Some(&direction.bias_ih.get()))?;
+                let (bias, before) = match adds {
+                    true => (None, direction.bias_ih.get().add(bias)?),
+                    false => (Some(bias), direction.bias_ih.get()),
+                };
+                let gates = x.linear(&direction.weight_ih.get(), Some(&before))?;
                 let mut state = states.iter().map(|part| part.select(0, number)).collect::<Result<Vec<Tensor>>>()?;
                 number += 1;
                 let mut turn = |tensors: &[Tensor]| {
                     let (state, gates) = tensors.split_at(states.len());
-                    let mut next = step(&gates[0], &state[0].linear(&weight, Some(&bias))?, state)?;
+                    let mut next = step(&gates[0], &state[0].linear(&weight, bias.as_ref())?, state)?;
                     next.push(next[0].clone());
                     Ok(Some(next))
                 };
@@ -119,7 +126,7 @@ impl Layers {
                 let order: Vec<usize> =
                     if reverse == 0 { (0..gates.len()).collect() } else { (0..gates.len()).rev().collect() };
                 for at in order {
-                    let own = state[0].linear(&weight, Some(&bias))?;
+                    let own = state[0].linear(&weight, bias.as_ref())?;
                     state = step(&gates[at], &own, &state)?;
                     steps.push(state[0].clone());
                 }
@@ -194,7 +201,7 @@ impl Lstm {
             let cell = f.mul(&state[1])?.add(&i.mul(&gates[2].tanh()?)?)?;
             Ok(vec![gates[3].sigmoid()?.mul(&cell.tanh()?)?, cell])
         };
-        let (y, mut last) = self.layers.run(x, &states, step)?;
+        let (y, mut last) = self.layers.run(x, &states, true, step)?;
         let cell = last.swap_remove(1);
         Ok((y, LstmState { hidden: last.swap_remove(0), cell }))
     }
@@ -253,7 +260,7 @@ impl Gru {
             let new = input[2].add(&reset.mul(&own[2])?)?.tanh()?;
             Ok(vec![new.add(&update.mul(&state[0].sub(&new)?)?)?])
         };
-        let (y, mut last) = self.layers.run(x, &[first], step)?;
+        let (y, mut last) = self.layers.run(x, &[first], false, step)?;
         Ok((y, last.swap_remove(0)))
     }
 }

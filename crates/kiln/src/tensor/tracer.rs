@@ -57,6 +57,12 @@ pub(crate) trait Tracer {
     /// What `compute` gives for traced tensors with memory, outside of the graph at every call; tapes go through it.
     fn outside(&self, tensors: &[&Tensor], compute: HostFunction, at: &Source) -> Result<Vec<Tensor>>;
 
+    /// Whether a function with a gradient of its own, called at this line, is recorded as part of the graph.
+    fn records_function(&self, at: &Source) -> Result<bool>;
+
+    /// The results of such a function as values of their own, which gradients of what the captured function returns do not go past.
+    fn function_results(&self, operands: &[Tensor], results: Vec<Tensor>, at: &Source) -> Result<Vec<Tensor>>;
+
     /// Another tensor for the same value, with another tape.
     fn alias(&self, tensor: &Tensor, tape: Option<Tape>, at: &Source) -> Result<Tensor>;
 
@@ -191,6 +197,18 @@ pub(crate) fn sized_by_data(
 #[cold]
 pub(crate) fn outside(tensors: &[&Tensor], compute: HostFunction, at: &Source) -> Result<Vec<Tensor>> {
     ask(at, |tracer| tracer.outside(tensors, compute, at))
+}
+
+/// See [`Tracer::records_function`].
+#[cold]
+pub(crate) fn records_function(at: &Source) -> Result<bool> {
+    ask(at, |tracer| tracer.records_function(at))
+}
+
+/// See [`Tracer::function_results`].
+#[cold]
+pub(crate) fn function_results(operands: &[Tensor], results: Vec<Tensor>, at: &Source) -> Result<Vec<Tensor>> {
+    ask(at, |tracer| tracer.function_results(operands, results, at))
 }
 
 /// See [`Tracer::alias`]; `None` outside of the capture.

@@ -8,11 +8,13 @@
 //!          segment ─▶ read ─▶ segment        with symbols: compiled, kept
 //! ```
 
+use super::call::Rest;
 use super::check::Check;
 use super::code::Code;
-use super::compiled::{Compiled, Entry, Rest, exact_guards, tensors_of};
+use super::compiled::{Compiled, exact_guards, tensors_of};
 use super::driver::{Driver, Ran};
 use super::dynamic::{PlacedChecks, Plan, ROUNDS, Verdict, bind};
+use super::entry::Entry;
 use super::guard::Guard;
 use super::segment::{Segment, SegmentGraph};
 use super::segment_compiler::Arguments;
@@ -84,7 +86,7 @@ impl<F, A: Bundle, R: Bundle, E: From<Error>> Compiled<F, A, R, E> {
         } else {
             self.limits.note_length();
         }
-        Ok((rest, ran.slots, ran.path))
+        Ok(Rest { node: rest, ran })
     }
 
     /// Compiles what was captured after the first `done` steps, which are of a program: with the symbols of `plan`, else with those that it
@@ -219,7 +221,7 @@ impl<F, A: Bundle, R: Bundle, E: From<Error>> Compiled<F, A, R, E> {
         (own.is_wired_like(last) && returns.is_like(returned)).then_some((path, own))
     }
 
-    fn replaying(&self, ran: &Ran, done: usize, leaves: &[Leaf<'_>]) -> Driver {
+    pub(super) fn replaying(&self, ran: &Ran, done: usize, leaves: &[Leaf<'_>]) -> Driver {
         Driver::replaying(self.segment_compiler.clone(), &tensors_of(leaves), Arguments::of(leaves), ran, done)
     }
 
@@ -240,7 +242,9 @@ impl<F, A: Bundle, R: Bundle, E: From<Error>> Compiled<F, A, R, E> {
         let mut path = symbolic.path.clone();
         for step in path.iter_mut().skip(done) {
             if let TraceStep::Segment(segment) = step {
-                *segment = build(segment.recorded.clone())?;
+                // As the function said it: one that had code already may have inputs in place of numbers that changed, which no later
+                // recording has.
+                *segment = build(segment.raw.clone())?;
             }
         }
         Ok((rest(build(Arc::new(symbolic.last.clone()))?, returned), path))
@@ -271,7 +275,7 @@ impl<F, A: Bundle, R: Bundle, E: From<Error>> Compiled<F, A, R, E> {
 }
 
 /// The graphs of steps, and of the last segment.
-fn graphs<'a>(path: &'a [TraceStep], last: &'a SegmentGraph) -> Vec<&'a Graph> {
+pub(super) fn graphs<'a>(path: &'a [TraceStep], last: &'a SegmentGraph) -> Vec<&'a Graph> {
     let graph = |step: &'a TraceStep| match step {
         TraceStep::Segment(segment) => Some(&*segment.recorded.graph),
         _ => None,

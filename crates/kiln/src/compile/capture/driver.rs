@@ -356,6 +356,25 @@ impl Driver {
         self.produced.get(number).cloned().ok_or_else(|| Error::NotAFunction { at: at.clone() })
     }
 
+    /// Whether a function with a gradient of its own, called at this line, is recorded: as it was where the call was made before.
+    pub(super) fn records_function(&self, at: &Source) -> bool {
+        let is_outside = |step: Option<&TraceStep>| {
+            matches!(step, Some(TraceStep::Outside { is_pure: false, at: line, .. }) if line == at)
+        };
+        let next = |number: usize| self.done.get(self.path.len() + number);
+        match next(0) {
+            _ if !self.segment_compiler.functions_outside().contains(at) => true,
+            None => false,
+            Some(TraceStep::Segment(_)) => !is_outside(next(1)),
+            step => !is_outside(step),
+        }
+    }
+
+    /// Functions called at these lines are not recorded from now on.
+    pub(super) fn put_outside(&self, lines: &[Source]) {
+        self.segment_compiler.functions_outside().extend(lines.iter().cloned());
+    }
+
     /// Where a call is only recorded again, nothing is new.
     fn must_run(&self, at: &Source) -> Result<()> {
         if self.replay.is_none() { Ok(()) } else { Err(Error::NotAFunction { at: at.clone() }) }

@@ -55,6 +55,8 @@ pub(super) struct Plan {
     solved: Vec<(SizeSymbol, usize, i64, Predicate)>,
     /// The steps after which the sizes of slots are known: their numbers come after those of the arguments' sizes.
     steps: Vec<usize>,
+    /// Sizes of slots that depend on data.
+    of_data: Vec<Symbol>,
 }
 
 /// What sizes have to pass, each after the step of this number; nothing stands for the guards of the program.
@@ -65,8 +67,8 @@ pub(super) type PlacedChecks = Vec<(Option<usize>, Check)>;
 pub(super) struct SlotSizes {
     /// What is known from recordings before, each after its step.
     known: Vec<(usize, Dim)>,
-    /// What other sizes are at this call.
-    values: Vec<(Dim, i64)>,
+    /// What other sizes are at this call: one that is equal is taken for the same. Nothing where none is.
+    values: Option<Vec<(Dim, i64)>>,
     /// The step of the size that was met last, and how many of it were met.
     met: (usize, usize),
     /// Those that no recording met before: each with its step, and what it is taken for.
@@ -92,14 +94,17 @@ impl SlotSizes {
             Some(most) => ((0, most.and_then(|most| i64::try_from(most).ok())), Dim::from(symbol)),
             None if size < 2 => ((now, Some(now)), Dim::from(now)),
             None => {
-                let same = self.values.iter().find(|(_, value)| *value == now).map(|(dim, _)| dim.clone());
+                let values = self.values.iter().flatten();
+                let same = values.into_iter().find(|(_, value)| *value == now).map(|(dim, _)| dim.clone());
                 ((2, None), same.unwrap_or_else(|| Dim::from(symbol)))
             }
         };
         let size = SizeSymbol { symbol, now, range };
         if dim.as_symbol() == Some(symbol) {
             scope::add(size);
-            self.values.push((dim.clone(), now));
+            if let Some(values) = &mut self.values {
+                values.push((dim.clone(), now));
+            }
         }
         self.new.push((size, step, dim.clone(), at.clone()));
         self.known.push((step, dim.clone()));
@@ -175,12 +180,17 @@ impl Plan {
         let value = |dim: &Dim| Some((dim.clone(), dim.eval(&now)?));
         SlotSizes {
             known: self.steps.iter().copied().zip(self.dims[self.own()..].iter().cloned()).collect(),
-            values: self.dims.iter().filter_map(value).filter(|(dim, _)| dim.as_const().is_none()).collect(),
+            values: Some(self.dims.iter().filter_map(value).filter(|(dim, _)| dim.as_const().is_none()).collect()),
             met: (0, 0),
             new: Vec::new(),
             first: self.own(),
             names: self.names.clone(),
         }
+    }
+
+    /// The same, where sizes of slots are taken for nothing that they only happen to be equal to.
+    pub(super) fn own_slot_sizes(&self) -> SlotSizes {
+        SlotSizes { values: None, ..self.slot_sizes() }
     }
 
     /// Takes what a recording found out about the sizes of slots.
@@ -197,6 +207,7 @@ impl Plan {
             self.names.push(size.symbol);
             self.numbers.push(number);
             self.steps.push(step);
+            self.of_data.extend((size.range.0 == 0).then_some(size.symbol));
         }
     }
 
@@ -217,9 +228,16 @@ impl Plan {
         Scope::new(self.free.iter().map(|(symbol, ..)| *symbol).collect())
     }
 
-    /// What the symbol of a number is by now.
-    pub(super) fn dim(&self, number: usize) -> Option<&Dim> {
-        self.dims.get(number)
+    /// What the symbol of a name is by now.
+    pub(super) fn dim(&self, name: Symbol) -> Option<&Dim> {
+        self.names.iter().position(|known| *known == name).map(|number| &self.dims[number])
+    }
+
+    /// Whether a size is made of sizes that depend on data, and of nothing else.
+    pub(super) fn is_of_data(&self, dim: &Dim) -> bool {
+        let mut is_of_data = dim.as_const().is_none();
+        dim.visit_symbols(&mut |symbol| is_of_data &= self.of_data.contains(&symbol));
+        is_of_data
     }
 
     /// How many sizes guards look at.

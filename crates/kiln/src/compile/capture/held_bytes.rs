@@ -1,7 +1,8 @@
 //! What the programs of a function hold, counted in places of their trees and in bytes, and the bound on it
 //! ([`super::Options::cache_bytes`]).
 
-use super::compiled::{Compiled, Entry};
+use super::compiled::Compiled;
+use super::entry::Entry;
 use super::segment::{InputSource, Segment};
 use super::segment_compiler::SPARE;
 use super::tree::{BranchGuard, Node, TraceStep};

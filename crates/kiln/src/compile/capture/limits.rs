@@ -7,7 +7,8 @@
 //!                             └─ at its limit ────▶ run the function itself
 //! ```
 
-use super::compiled::{Compiled, Entry};
+use super::compiled::Compiled;
+use super::entry::Entry;
 use super::guard::{self, Failed};
 use super::options::Dynamic;
 use super::sizes::Accepted;

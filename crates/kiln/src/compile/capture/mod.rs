@@ -19,6 +19,7 @@
 
 mod broken;
 mod bucketed;
+mod call;
 mod callable;
 mod check;
 mod code;
@@ -27,11 +28,13 @@ mod cond;
 mod disable;
 mod driver;
 mod dynamic;
+mod entry;
 mod explain;
 mod guard;
 mod held_bytes;
 mod limits;
 mod loops;
+mod make;
 mod never_slower;
 mod numbers;
 mod options;
@@ -69,6 +72,7 @@ use recording::{Break, Recording};
 use segment::SegmentGraph;
 use session::{Session, with_session};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use tree::Returned;
 
@@ -135,6 +139,10 @@ fn capture<A: Bundle, R: Bundle, E: From<Error>>(
     let call = || catch_unwind(AssertUnwindSafe(|| tape::with_enabled(true, || f(&traced))));
     let (returned, session) = session::within(Session { recording, driver }, call);
     let Some(mut session) = session else { return Err(Error::Escaped { at: at.clone() }.into()) };
+    let left = matches!(session.recording.broken, Some(Break { what: recording::FUNCTION_LEFT, .. }));
+    if let Some(driver) = session.driver.as_ref().filter(|_| left) {
+        driver.put_outside(&session.recording.functions_at);
+    }
     // A function may hide the error of a break or panic because of it.
     if let Some(broken) = session.recording.broken.take() {
         return Ok(Outcome::Broken(broken, session.driver.map(Box::new)));
@@ -161,9 +169,20 @@ fn capture<A: Bundle, R: Bundle, E: From<Error>>(
             tensors.push(tensor);
         }
     });
-    let (last, places) = session.recording.finish(&tensors, at)?;
+    let (last, places) = match session.recording.finish(&tensors, at) {
+        Ok(finished) => finished,
+        Err(error) => {
+            let Some(broken @ Break { what: recording::FUNCTION_LEFT, .. }) = session.recording.broken.take() else {
+                return Err(error.into());
+            };
+            if let Some(driver) = &session.driver {
+                driver.put_outside(&session.recording.functions_at);
+            }
+            return Ok(Outcome::Broken(broken, session.driver.map(Box::new)));
+        }
+    };
     // The tapes of the capture have served.
     let output = output.map_tensors(&mut |tensor| if tensor.is_traced() { tensor.detached() } else { tensor.clone() });
-    let returned = Returned { output, places };
+    let returned = Returned { output, places, cuts: OnceLock::new() };
     Ok(Outcome::Whole(Box::new(Captured { driver: session.driver, last, returned })))
 }

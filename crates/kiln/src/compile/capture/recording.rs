@@ -54,10 +54,16 @@ pub(super) struct Recording {
     /// Nodes of this segment that tapes start at: the values of variables it has changed, where gradients of these are wanted,
     /// and what no variable is behind.
     leaves: Vec<(NodeId, Option<Var>)>,
+    /// Results of functions with gradients of their own in this segment, each with its operands, and the lines of all such calls in it.
+    functions: Vec<(NodeId, Vec<NodeId>)>,
+    pub(super) functions_at: Vec<Source>,
     /// Whether gradients are recorded where the function is called, and whether the function depends on it.
     pub(super) records: bool,
     pub(super) has_asked: bool,
 }
+
+/// What a function does whose gradients are wanted outside, through a function that has one of its own.
+pub(super) const FUNCTION_LEFT: &str = "returns what a function with a gradient of its own gave";
 
 /// What a function did that a graph cannot say.
 #[derive(Debug, Clone)]
@@ -133,6 +139,8 @@ impl Recording {
             stops: Vec::new(),
             links: Vec::new(),
             leaves: Vec::new(),
+            functions: Vec::new(),
+            functions_at: Vec::new(),
             records: tape::is_enabled(),
             has_asked: false,
         }
@@ -331,6 +339,66 @@ impl Recording {
         self.tensor(Some(same), ty, ValueLocation::Here, tensor.device(), Some(Tape::start()), at)
     }
 
+    /// The results of a function with a gradient of its own, as nodes that gradients do not go past.
+    pub(super) fn function_results(
+        &mut self,
+        operands: &[Tensor],
+        results: Vec<Tensor>,
+        at: &Source,
+    ) -> Result<Vec<Tensor>> {
+        let operands = operands.iter().map(|operand| self.node_of(operand, at)).collect::<Result<Vec<_>>>()?;
+        let mut own = Vec::with_capacity(results.len());
+        for result in results {
+            if !is_differentiable(result.dtype()) {
+                own.push(result);
+                continue;
+            }
+            let node = self.node_of(&result, at)?;
+            let same = self.same(node)?;
+            self.stops.push(same);
+            self.functions.push((same, operands.clone()));
+            // What its gradient saved of the results is this one, unless it is an operand as it is.
+            if !operands.contains(&node) && self.stops.contains(&node) {
+                self.functions.push((node, operands.clone()));
+            }
+            own.push(self.inside(same, result.device(), at)?);
+        }
+        Ok(own)
+    }
+
+    /// Refuses the segment if gradients of what leaves it would go through a function that has one of its own: recorded once more, such
+    /// functions are parts outside of the graph.
+    fn check_functions(&mut self, outputs: &[NodeId], taped: &[bool], reach: &[Vec<usize>], at: &Source) -> Result<()> {
+        let (functions, links) = (std::mem::take(&mut self.functions), &self.links);
+        if functions.is_empty() || !self.records {
+            return Ok(());
+        }
+        let graph = self.builder.graph();
+        let stops: HashSet<NodeId> = self.stops.iter().copied().collect();
+        let functions: HashMap<NodeId, Vec<NodeId>> = functions.into_iter().collect();
+        let mut goes_through = vec![false; graph.nodes().len()];
+        for (id, node) in graph.iter().filter(|(_, node)| is_differentiable(node.ty.dtype)) {
+            goes_through[id.index()] = match functions.get(&id) {
+                Some(operands) => {
+                    operands.iter().any(|operand| goes_through[operand.index()] || !reach[operand.index()].is_empty())
+                }
+                None if stops.contains(&id) => false,
+                None => {
+                    let linked = links.iter().filter(|(result, _)| *result == id).map(|(_, operand)| operand);
+                    node.operands.iter().chain(linked).any(|operand| goes_through[operand.index()])
+                }
+            };
+        }
+        let leaves = outputs.iter().zip(taped).any(|(output, taped)| *taped && goes_through[output.index()]);
+        match leaves {
+            false => Ok(()),
+            true => {
+                self.broken.get_or_insert(Break { what: FUNCTION_LEFT, at: at.clone() });
+                Err(Error::GraphBreak { what: FUNCTION_LEFT, at: at.clone() })
+            }
+        }
+    }
+
     /// Another node for the value of one.
     fn same(&mut self, node: NodeId) -> Result<NodeId> {
         let shape = self.builder.graph().ty(node).shape.clone();
@@ -445,6 +513,10 @@ impl Recording {
     }
 
     fn end_with(&mut self, wanted: &[u32], at: &Source) -> Result<SegmentGraph> {
+        // A function may hide the error that says so.
+        if let Some(Break { what: FUNCTION_LEFT, at }) = &self.broken {
+            return Err(Error::GraphBreak { what: FUNCTION_LEFT, at: at.clone() });
+        }
         let base = self.slots;
         let mut outputs: Vec<NodeId> = Vec::new();
         let mut kept: Vec<usize> = Vec::new();
@@ -488,6 +560,10 @@ impl Recording {
         links.sort_unstable();
         let mut reach = reach(self.builder.graph(), &self.stops, &nodes, &links);
         let may_be_taped = self.may_be_taped(&homes, outputs.len());
+        self.links = links;
+        self.check_functions(&outputs, &may_be_taped, &reach, at)?;
+        self.links.clear();
+        self.functions_at.clear();
         let mut taped = Vec::with_capacity(outputs.len());
         for (output, may_be) in outputs.iter().zip(may_be_taped) {
             taped.push(if may_be { std::mem::take(&mut reach[output.index()]) } else { Vec::new() });

@@ -15,10 +15,10 @@ use kiln_ir::{Graph, Ranges, Source, TensorType};
 use kiln_kernels::{InputLayout, ScheduleOptions};
 use kiln_runtime::HostMemory;
 use kiln_runtime::event::{self, Category, Event};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// Makes code for the segments of one compiled function.
 pub(super) struct SegmentCompiler {
@@ -27,6 +27,8 @@ pub(super) struct SegmentCompiler {
     numbers: ChangingNumbers,
     /// Graphs that were compiled.
     compiled: AtomicU64,
+    /// See [`SegmentCompiler::functions_outside`].
+    functions_outside: Mutex<HashSet<Source>>,
 }
 
 /// Code that is there already, by a hash of what it is for.
@@ -138,7 +140,13 @@ impl SegmentCompiler {
             made: Mutex::default(),
             numbers: ChangingNumbers::default(),
             compiled: AtomicU64::new(0),
+            functions_outside: Mutex::default(),
         }
+    }
+
+    /// Lines that call functions with gradients of their own which gradients go through outside of the compiled function.
+    pub(super) fn functions_outside(&self) -> MutexGuard<'_, HashSet<Source>> {
+        self.functions_outside.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn options(&self) -> &Options {

@@ -160,6 +160,26 @@ impl Tracer for SessionTracer {
         disable::outside(move |tensors: &Vec<Tensor>| compute(tensors), &given, at)
     }
 
+    fn records_function(&self, at: &Source) -> Result<bool> {
+        let in_body = with_session(at, |session| Ok(session.recording.is_in_body()))?;
+        if in_body {
+            return Ok(false);
+        }
+        // Without anybody outside who wants gradients none are lost.
+        self.is_recorded(at)?;
+        with_session(at, |session| {
+            let records = session.driver.as_ref().is_none_or(|driver| driver.records_function(at));
+            if records {
+                session.recording.functions_at.push(at.clone());
+            }
+            Ok(records)
+        })
+    }
+
+    fn function_results(&self, operands: &[Tensor], results: Vec<Tensor>, at: &Source) -> Result<Vec<Tensor>> {
+        with_session(at, |session| session.recording.function_results(operands, results, at))
+    }
+
     fn alias(&self, tensor: &Tensor, tape: Option<Tape>, at: &Source) -> Result<Tensor> {
         with_session(at, |session| session.recording.alias(tensor, tape, at))
     }

@@ -5,8 +5,9 @@
 //! costs no compile.
 
 use super::check::Check;
-use super::compiled::{Compiled, Entry, Whole, exact_guards, shapes_of, tensors_of};
+use super::compiled::{Compiled, exact_guards, shapes_of, tensors_of};
 use super::dynamic::{Plan, ROUNDS, SizeRequest, Verdict, bind};
+use super::entry::{Entry, Whole};
 use super::guard::{Guard, Size};
 use super::options::{Declared, Dynamic};
 use super::segment::SegmentGraph;

@@ -9,7 +9,9 @@
 //! A call walks down the tree without calling the function. At an outcome without a branch the function is called again:
 //! what has run already is not run again, and what it records after that outcome becomes the branch.
 
+use super::bucketed::Cuts;
 use super::check::Check;
+use super::driver::Ran;
 use super::recording::ResultLocation;
 use super::same_elements;
 use super::segment::{InputSource, Segment};
@@ -26,7 +28,7 @@ use kiln_runtime::phase;
 use std::any::Any;
 use std::ops::Deref;
 use std::rc::Rc;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use std::time::Instant;
 
 /// A value that decides how a function goes on: a guard inside of the function rather than on its arguments.
@@ -209,6 +211,8 @@ pub(super) struct Returned<R> {
     pub(super) output: R,
     /// In the order of the output's tensors.
     pub(super) places: Vec<ResultLocation>,
+    /// The padded axes of these, once they were looked for.
+    pub(super) cuts: OnceLock<Arc<Cuts>>,
 }
 
 /// Steps of a path; longer ones are not kept.
@@ -384,6 +388,22 @@ impl<'a> Execution<'a> {
                     &branch
                 }
             };
+        }
+    }
+
+    /// Goes on where a capture ended.
+    pub(super) fn take(&mut self, ran: Ran) {
+        (self.slots, self.trail) = (ran.slots, ran.path.into_iter().collect());
+        self.produced = ran.produced;
+    }
+
+    /// What it did so far, but for its last segment.
+    pub(super) fn ran(&self) -> Ran {
+        Ran {
+            path: self.trail.iter().cloned().collect(),
+            slots: self.slots.iter().cloned().collect(),
+            produced: self.produced.clone(),
+            homes: Vec::new(),
         }
     }
 

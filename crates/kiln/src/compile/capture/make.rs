@@ -1,0 +1,268 @@
+//! Makes programs: the function is captured, for the sizes of a call or for many, and kept behind its guards.
+
+use super::broken::CapturedSymbols;
+use super::call::Rest;
+use super::code::Kind;
+use super::compiled::{Compiled, tensors_of};
+use super::driver::Driver;
+use super::dynamic::{Plan, ROUNDS, Verdict};
+use super::entry::{Entry, Whole};
+use super::guard;
+use super::limits::Reason;
+use super::recording::FUNCTION_LEFT;
+use super::segment_compiler::Arguments;
+use super::sizes::Accepted;
+use super::tree::{Node, TraceStep};
+use super::{Captured, Outcome, capture};
+use crate::pipeline::dump;
+use crate::tensor::autocast;
+use crate::tensor::bundle::{Bundle, Leaf, leaves_of};
+use crate::tensor::dim::Scope;
+use crate::tensor::scratch::Scratch;
+use crate::{Error, Result, Tensor};
+use kiln_ir::Source;
+use kiln_runtime::event::{self, Category, Event};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
+
+/// The result of a program lookup.
+pub(super) enum Found<R> {
+    Program(Arc<Entry<R>>, Scratch<usize>),
+    /// Programs whose guards pass, but which have not been checked at these sizes.
+    Unchecked(Vec<(Arc<Entry<R>>, Vec<usize>)>),
+}
+
+/// The result of a call that found no program.
+pub(super) enum Made<R> {
+    /// A program was made.
+    Entry(Arc<Entry<R>>),
+    /// The call ran this far while it was captured; the rest remains to be run.
+    Rest(Rest<R>),
+}
+
+impl<F, A: Bundle, R: Bundle, E: From<Error>> Compiled<F, A, R, E> {
+    /// Notes the time since `start` as spent on capturing.
+    pub(super) fn took(&self, start: Instant) -> Duration {
+        let took = start.elapsed();
+        self.capturing.fetch_add(took.as_nanos() as u64, Ordering::Relaxed);
+        took
+    }
+
+    /// Captures the function; a break that cannot be is an error. What follows a size that depends on data is recorded with
+    /// symbols, and so is all of it if there is a plan; where that cannot be, it goes on without.
+    pub(super) fn capture(
+        &self,
+        arguments: &A,
+        leaves: &[Leaf<'_>],
+        mut plan: Option<Plan>,
+        mut driver: Driver,
+        at: &Source,
+    ) -> Result<(Box<Captured<R>>, CapturedSymbols), E> {
+        let f = |arguments: &A| (self.apply)(&self.f, arguments);
+        for round in 0..ROUNDS {
+            let types = plan.as_ref().map(Plan::types);
+            match &plan {
+                Some(plan) => {
+                    driver = driver.with_symbols(plan.homes(), plan.slot_sizes());
+                    plan.scope().enter();
+                }
+                None => drop(Scope::leave()),
+            }
+            let sizes = driver.slot_sizes();
+            let outcome = capture(&f, arguments, types.as_deref(), Some(driver), at);
+            let scope = Scope::leave();
+            let (broken, ran) = match outcome? {
+                Outcome::Whole(captured) => {
+                    let Some(scope) = scope else { return Ok((captured, CapturedSymbols::None)) };
+                    let mut plan = plan.unwrap_or_else(|| Plan::without_symbols(leaves));
+                    plan.adopt(sizes.take());
+                    // What ran in earlier rounds has symbols that are gone.
+                    let symbols =
+                        if round == 0 { CapturedSymbols::These(plan, scope) } else { CapturedSymbols::Again(plan) };
+                    return Ok((captured, symbols));
+                }
+                Outcome::Broken(broken, ran) => (broken, ran),
+            };
+            let error = || Error::GraphBreak { what: broken.what, at: broken.at.clone() };
+            if let (FUNCTION_LEFT, Some(_)) = (broken.what, &ran) {
+                // Once more, with the functions as parts of their own.
+                plan = match (plan, scope) {
+                    (None, None) => None,
+                    (own, _) => {
+                        let mut own = own.unwrap_or_else(|| Plan::without_symbols(leaves));
+                        own.adopt(sizes.take());
+                        Some(own)
+                    }
+                };
+                driver = match ran {
+                    Some(ran) => ran.going_on(),
+                    None => return Err(error().into()),
+                };
+                continue;
+            }
+            let (Some(ran), Some(scope)) = (ran, scope.filter(|scope| scope.outcome().is_some())) else {
+                return Err(error().into());
+            };
+            let mut own = plan.unwrap_or_else(|| Plan::without_symbols(leaves));
+            own.adopt(sizes.take());
+            driver = ran.going_on();
+            match own.judge(&scope, None, at) {
+                Verdict::Again => plan = Some(own),
+                _ => {
+                    plan = None;
+                    driver = driver.without_symbols();
+                }
+            }
+        }
+        Err(Error::NotAFunction { at: at.clone() }.into())
+    }
+
+    /// The program for these parts. Read-locked only for the look.
+    pub(super) fn find(&self, leaves: &[Leaf<'_>]) -> Found<R> {
+        let entries = self.entries.read().unwrap_or_else(PoisonError::into_inner);
+        let mut unchecked = Vec::new();
+        let shared_tapes = guard::shared_tapes(leaves);
+        for entry in entries.iter() {
+            let mut sizes = Scratch::filled(guard::UNKNOWN, entry.sizes.count());
+            // Empty lists are compared here: `memcmp` of none reads a page that is not there, which takes a microcode assist.
+            let same_tapes = match (&*entry.shared_tapes, &*shared_tapes) {
+                ([], []) => true,
+                (known, now) => known == now,
+            };
+            let is_for = guard::check(&entry.guards, leaves, &mut sizes).is_ok() && same_tapes;
+            if !is_for || !entry.is_on_its_way() {
+                continue;
+            }
+            match entry.sizes.accept(&sizes) {
+                Accepted::Yes => {
+                    self.touch(entry);
+                    return Found::Program(entry.clone(), sizes);
+                }
+                Accepted::No(_) => {}
+                Accepted::Unchecked => unchecked.push((entry.clone(), sizes.to_vec())),
+            }
+        }
+        Found::Unchecked(unchecked)
+    }
+
+    pub(super) fn touch(&self, entry: &Entry<R>) {
+        entry.used.store(self.clock.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
+    }
+
+    /// Captures the function for arguments that there is no program for yet.
+    #[cold]
+    pub(super) fn make(&self, arguments: &A, leaves: &[Leaf<'_>], at: &Source) -> Result<Made<R>, E> {
+        let _alone = self.compiling.lock().unwrap_or_else(PoisonError::into_inner);
+        let unchecked = match self.find(leaves) {
+            Found::Program(entry, _) => return Ok(Made::Entry(entry)),
+            Found::Unchecked(entries) => entries,
+        };
+        let start = Instant::now();
+        let reason = self.reason(leaves);
+        let plan = self.plan(leaves);
+        let driver = Driver::new(self.segment_compiler.clone(), &tensors_of(leaves), Arguments::of(leaves));
+        let (captured, symbols) = self.capture(arguments, leaves, None, driver.deferred(plan.is_some()), at)?;
+        if !captured.driver.as_ref().is_none_or(Driver::is_at_start) {
+            self.report(leaves, at);
+            self.compiles.fetch_add(1, Ordering::Relaxed);
+            let rest = self.make_broken(*captured, plan, symbols, arguments, leaves, at)?;
+            self.count(reason, start);
+            return Ok(Made::Rest(rest));
+        }
+        let Captured { driver, last: recorded, returned } = *captured;
+        let path = driver.map(Driver::into_ran).unwrap_or_default().path;
+        let whole = Whole { path, recorded: Arc::new(recorded), returned: Arc::new(returned) };
+        for (entry, sizes) in unchecked {
+            if entry.accepts(&whole, sizes) {
+                self.touch(&entry);
+                self.took(start);
+                return Ok(Made::Entry(entry));
+            }
+        }
+        self.report(leaves, at);
+        self.compiles.fetch_add(1, Ordering::Relaxed);
+        let entry = self.make_whole(whole, arguments, leaves, plan, at)?;
+        self.count(reason, start);
+        Ok(Made::Entry(entry))
+    }
+
+    /// Counts one more program; the first has no reason.
+    fn count(&self, reason: Option<Reason>, start: Instant) {
+        let took = self.took(start);
+        if let Some(reason) = reason {
+            self.limits.count(reason, took);
+        }
+    }
+
+    /// Says why there is one more program.
+    fn report(&self, leaves: &[Leaf<'_>], at: &Source) {
+        if !self.entries.read().unwrap_or_else(PoisonError::into_inner).is_empty() {
+            self.recompiles.note(self.failed_guard(leaves), self.advice(leaves), at.clone());
+        }
+    }
+
+    /// Says what a new program is for.
+    fn announce(&self, entry: &Entry<R>, at: &Source) {
+        let guards = || entry.guard_texts();
+        event::emit(Category::Guards, || Event::Guarded { guards: guards(), at: at.clone() });
+        entry.root.visit(&mut |node| {
+            if let Node::Step { step: TraceStep::Segment(segment), .. } = node
+                && let Some(folder) = segment.code.kind().and_then(Kind::dumped)
+            {
+                dump::add(folder, "guards.txt", "what arguments have to be", &(guards().join("\n") + "\n"));
+            }
+        });
+    }
+
+    pub(super) fn keep(&self, entry: Entry<R>, at: &Source) -> Arc<Entry<R>> {
+        self.announce(&entry, at);
+        let entry = Arc::new(entry);
+        self.touch(&entry);
+        let mut entries = self.entries.write().unwrap_or_else(PoisonError::into_inner);
+        while entries.len() >= self.options().cache_limit.max(1) {
+            let oldest = entries.iter().enumerate().min_by_key(|(_, entry)| entry.used.load(Ordering::Relaxed));
+            let Some((oldest, _)) = oldest else { break };
+            entries.remove(oldest);
+        }
+        entries.push(entry.clone());
+        drop(entries);
+        if !self.make_room(&entry) {
+            // Larger than all programs together may be: the call that made it is its last.
+            self.entries.write().unwrap_or_else(PoisonError::into_inner).retain(|known| !Arc::ptr_eq(known, &entry));
+            self.limits.note_length();
+        }
+        entry
+    }
+
+    /// Makes a program without running it, with the lengths that [`Options::buckets`] asks for.
+    pub(super) fn prepare(&self, arguments: &A, lengths: &[Tensor], at: &Source) -> Result<(), E> {
+        let mut leaves = leaves_of(arguments);
+        leaves.extend(lengths.iter().map(Leaf::Tensor));
+        leaves.extend(autocast::leaf());
+        let _alone = self.compiling.lock().unwrap_or_else(PoisonError::into_inner);
+        if matches!(self.find(&leaves), Found::Program(..)) {
+            return Ok(());
+        }
+        let f = |arguments: &A| (self.apply)(&self.f, arguments);
+        let driver = Driver::asking_only(self.segment_compiler.clone(), &tensors_of(&leaves), Arguments::of(&leaves));
+        match capture(&f, arguments, None, Some(driver), at)? {
+            Outcome::Whole(captured) => {
+                let Captured { driver, last: recorded, returned } = *captured;
+                let path = driver.map(Driver::into_ran).unwrap_or_default().path;
+                let whole = Whole { path, recorded: Arc::new(recorded), returned: Arc::new(returned) };
+                self.compiles.fetch_add(1, Ordering::Relaxed);
+                self.make_whole(whole, arguments, &leaves, self.plan(&leaves), at)?;
+            }
+            Outcome::Broken(broken, _) if self.options().fullgraph => {
+                return Err(Error::GraphBreak { what: broken.what, at: broken.at }.into());
+            }
+            Outcome::Broken(broken, _) => event::emit(Category::Breaks, || Event::GraphBreak {
+                what: broken.what.to_owned(),
+                fix: String::new(),
+                at: broken.at.clone(),
+            }),
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,210 @@
+//! Functions with gradients of their own inside of compiled functions: part of the graph where gradients stay inside, a graph break where
+//! they leave.
+
+use kiln::optim::{Optimizer, Sgd};
+use kiln::{DType, Device, Forward, Function, Generator, Options, Result, Tensor, Var, compile, compile_with};
+
+fn random(shape: &[usize], seed: u64) -> Tensor {
+    Generator::new(seed).randn(shape, DType::F32, Device::Cpu).unwrap()
+}
+
+fn assert_close(got: &Tensor, expected: &Tensor, what: &str) {
+    assert_eq!((got.dtype(), got.shape()), (expected.dtype(), expected.shape()), "{what}");
+    let (a, b) = (got.to_host().unwrap().to_f64(), expected.to_host().unwrap().to_f64());
+    for (i, (x, y)) in a.iter().zip(&b).enumerate() {
+        assert!(x == y || (x - y).abs() <= 1e-4 * (1.0 + y.abs()), "{what}: element {i} is {x}, not {y}");
+    }
+}
+
+/// Both the sine and the square of the product of its operands, with gradients that no rule derives: too large, clamped, and of saved
+/// operands, results and something else.
+struct Odd;
+
+impl Function for Odd {
+    fn forward(&self, operands: &[Tensor]) -> Result<Forward> {
+        let product = operands[0].mul(&operands[1])?;
+        let (sine, square) = (product.sin()?, product.square()?);
+        let saved = vec![operands[0].clone(), operands[1].clone(), sine.clone(), product];
+        Ok(Forward { results: vec![sine, square], saved })
+    }
+
+    fn backward(&self, saved: &[Tensor], cotangents: &[Option<Tensor>]) -> Result<Vec<Option<Tensor>>> {
+        let [x, y, sine, product] = saved else { unreachable!() };
+        let mut sum = x.mul(0.0)?;
+        if let Some(cotangent) = &cotangents[0] {
+            sum = sum.add(cotangent.mul(sine)?.mul(5.0)?)?;
+        }
+        if let Some(cotangent) = &cotangents[1] {
+            sum = sum.add(cotangent.clamp(-0.5, 0.5)?.mul(product)?)?;
+        }
+        Ok(vec![Some(sum.mul(y)?), Some(sum.mul(x)?)])
+    }
+}
+
+fn odd(x: &Tensor, y: &Tensor) -> Result<(Tensor, Tensor)> {
+    let mut results = kiln::apply(Odd, &[x, y])?;
+    let square = results.remove(1);
+    Ok((results.remove(0), square))
+}
+
+struct World {
+    weight: Var,
+    bias: Var,
+    sgd: Sgd,
+}
+
+fn world() -> Result<World> {
+    let weight = Var::named("weight", &random(&[6, 6], 1).mul(0.3)?).requires_grad(true);
+    let bias = Var::named("bias", &random(&[6], 2)).requires_grad(true);
+    let sgd = Sgd::new([weight.clone(), bias.clone()], 0.01)?;
+    Ok(World { weight, bias, sgd })
+}
+
+fn same_weights(a: &World, b: &World, what: &str) {
+    assert_close(&a.weight.get(), &b.weight.get(), what);
+    assert_close(&a.bias.get(), &b.bias.get(), what);
+}
+
+/// Which of the two results are used, in turn.
+fn loss(x: &Tensor, world: &World, uses: usize) -> Result<Tensor> {
+    let y = x.matmul(&world.weight.get())?;
+    let (sine, square) = odd(&y, &world.bias.get().expand(y.sizes())?)?;
+    match uses {
+        0 => sine.sum(..),
+        1 => square.mul(0.1)?.sum(..),
+        _ => sine.add(square.mul(0.1)?)?.square()?.mean(..),
+    }
+}
+
+#[test]
+fn a_training_step_is_one_graph() -> Result<()> {
+    for uses in 0..3 {
+        let step = move |x: &Tensor, world: &World| -> Result<Tensor> {
+            let loss = loss(x, world, uses)?;
+            loss.backward()?;
+            world.sgd.step()?;
+            world.sgd.zero_grad();
+            Ok(loss)
+        };
+        let (own, other) = (std::sync::Arc::new(world()?), world()?);
+        let kept = own.clone();
+        let fast = compile_with(move |x: &Tensor| step(x, &own), Options { fullgraph: true, ..Options::default() });
+        for turn in 0..12 {
+            // Many sizes, too.
+            let x = random(&[3 + turn as usize % 5, 6], turn);
+            assert_close(&fast.call(&x)?.detach(), &step(&x, &other)?.detach(), &format!("{uses}: loss {turn}"));
+            same_weights(&kept, &other, &format!("{uses}: weights after {turn}"));
+        }
+        let stats = fast.stats();
+        assert_eq!((stats.breaks, stats.fallbacks), (0, 0), "{stats:?}");
+        assert!(stats.programs <= 2, "{stats:?}");
+    }
+    Ok(())
+}
+
+#[test]
+fn gradients_of_gradients_inside() -> Result<()> {
+    let f = |x: &Tensor| {
+        let slope = kiln::grad(|x: &Tensor| {
+            let (sine, square) = odd(x, &x.mul(0.5)?)?;
+            sine.add(square)?.sum(..)
+        });
+        kiln::grad(move |x: &Tensor| slope(x)?.mul(x)?.sum(..))(x)
+    };
+    let fast = compile_with(f, Options { fullgraph: true, ..Options::default() });
+    for turn in 0..3 {
+        let x = random(&[5], turn);
+        assert_close(&fast.call(&x)?, &f(&x)?, "slope of a slope");
+    }
+    Ok(())
+}
+
+#[test]
+fn gradients_outside_end_the_graph_and_are_right() -> Result<()> {
+    let f = |(x, y): &(Tensor, Tensor)| {
+        let (sine, square) = odd(&x.mul(2.0)?, y)?;
+        sine.mul(&square)?.add(x)
+    };
+    let fast = compile(f);
+    for turn in 0..6 {
+        let (x, y) = (random(&[4, 3], turn).requires_grad(), random(&[4, 3], 50 + turn));
+        let pair = (x.clone(), y);
+        let slope = |z: &Tensor| z.square()?.sum(..)?.gradients(&[&x]).map(|found| found.get(&x).unwrap().clone());
+        let (got, expected) = (fast.call(&pair)?, f(&pair)?);
+        assert_close(&got.detach(), &expected.detach(), "result");
+        assert_close(&slope(&got)?, &slope(&expected)?, "slope outside");
+    }
+    let stats = fast.stats();
+    assert_eq!((stats.compiles, stats.breaks), (1, 1), "{stats:?}");
+    // Nobody wants them where nothing is recorded: one graph, in a branch of its own.
+    let (weight, x) = (Var::new(&random(&[4], 3)).requires_grad(true), random(&[4], 4));
+    let own = weight.clone();
+    let fast = compile(move |x: &Tensor| Ok(odd(x, &own.get())?.0));
+    for _ in 0..2 {
+        let y = kiln::no_grad(|| fast.call(&x))?;
+        assert_close(&y, &odd(&x, &weight.get())?.0.detach(), "without gradients");
+    }
+    assert_eq!(fast.stats().breaks, 0, "{:?}", fast.stats());
+    let y = fast.call(&x)?;
+    y.sum(..)?.backward()?;
+    let got = weight.grad().unwrap();
+    weight.zero_grad();
+    odd(&x, &weight.get())?.0.sum(..)?.backward()?;
+    assert_close(&got, &weight.grad().unwrap(), "of the variable");
+    Ok(())
+}
+
+#[test]
+fn both_in_one_function_with_breaks_and_branches() -> Result<()> {
+    // One line calls the function, first for gradients inside, then for what is returned on a tape.
+    let step = |(x, y): &(Tensor, Tensor), world: &World| -> Result<Tensor> {
+        let loss = loss(x, world, 2)?;
+        loss.backward()?;
+        world.sgd.step()?;
+        world.sgd.zero_grad();
+        let read = loss.item::<f64>()?;
+        let last = match read > 0.4 {
+            true => odd(y, &y.sin()?)?.0,
+            false => y.mul(3.0)?,
+        };
+        match x.sum(..)?.item::<f64>()? > 0.0 {
+            true => odd(&last, y)?.1.add(1.0),
+            false => last.exp(),
+        }
+    };
+    let (own, other) = (std::sync::Arc::new(world()?), world()?);
+    let kept = own.clone();
+    let fast = compile(move |pair: &(Tensor, Tensor)| step(pair, &own));
+    for turn in 0..24 {
+        let y = random(&[4, 2], 100 + turn).mul(0.3)?.requires_grad();
+        let pair = (random(&[3, 6], turn).mul(0.2 + turn as f64 % 4.0 * 0.5)?, y.clone());
+        let slope = |z: &Tensor| z.sum(..)?.gradients(&[&y]).map(|found| found.get(&y).unwrap().clone());
+        let (got, expected) = (fast.call(&pair)?, step(&pair, &other)?);
+        assert_close(&got.detach(), &expected.detach(), &format!("turn {turn}"));
+        assert_close(&slope(&got)?, &slope(&expected)?, &format!("slope at turn {turn}"));
+        same_weights(&kept, &other, &format!("weights after {turn}"));
+    }
+    assert!(fast.stats().hits > 10, "{:?}", fast.stats());
+    Ok(())
+}
+
+#[test]
+fn in_the_body_of_a_loop_it_runs_turn_by_turn() -> Result<()> {
+    let weight = Var::new(&random(&[4], 7)).requires_grad(true);
+    let run = |x: &Tensor, weight: &Var| -> Result<()> {
+        let held = weight.clone();
+        let all = kiln::scan(move |(sum, x): &(Tensor, Tensor)| {
+            let sum = sum.add(odd(x, &held.get())?.0)?;
+            Ok((sum.clone(), sum))
+        });
+        all.call(Tensor::zeros([4], DType::F32, Device::Cpu)?, x.clone())?.1.sum(..)?.backward()
+    };
+    let (own, x) = (weight.clone(), random(&[5, 4], 8));
+    let fast = compile(move |x: &Tensor| run(x, &own));
+    fast.call(&x)?;
+    let got = weight.grad().unwrap();
+    weight.zero_grad();
+    run(&x, &weight)?;
+    assert_close(&got, &weight.grad().unwrap(), "through a scan");
+    Ok(())
+}
