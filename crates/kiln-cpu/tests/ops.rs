@@ -181,6 +181,53 @@ fn random_numbers() {
     }
 }
 
+/// A key of its own in each lane, and one position for all of them.
+#[test]
+fn random_numbers_of_many_keys() {
+    for (seed_at, position) in [("i0", "i0 + 3"), ("i0", "5"), ("0", "4294967299")] {
+        let n = 70;
+        let mut k = K::new(&[("i0", &n.to_string())], &[]);
+        let (s, y) = (k.input(DType::I64), k.output(DType::I32));
+        let seed = k.load(s, seed_at);
+        let v = k.push(DType::I32, InstKind::Random { seed, position: dim(position), stream: 1 << 31 });
+        k.store(y, "i0", v);
+        check(&k.kernel(), &[tensor(DType::I64, n, 9, true), zeros(DType::I32, n)], &[], EXACT);
+    }
+}
+
+/// Bools side by side are computed by whole words, and by masks where fewer are left; any byte but zero is true.
+#[test]
+fn logic_of_bools() {
+    let bytes = |n: usize, seed: u64| {
+        let mut r = Random(seed);
+        let some = [0u8, 0, 0, 1, 1, 2, 128, 255];
+        let elements = (0..n).map(|_| some[(r.next() % 8) as usize]).collect();
+        HostTensor::from_bytes(DType::Bool, &[n], elements).unwrap()
+    };
+    for n in [1, 63, 64, 65, 127, 128, 300] {
+        let mut k = K::new(&[("i0", "2"), ("i1", &n.to_string())], &[]);
+        let (a, b, c) = (k.input(DType::Bool), k.input(DType::Bool), k.input(DType::Bool));
+        // Rows of the operands are further apart than they are long, so that the axes stay two.
+        let place = format!("i0 * {} + i1", n + 5);
+        let loads = [k.load(a, &place), k.load(b, &place), k.load(c, "i1 + 1")];
+        let mut values = vec![k.push(DType::Bool, InstKind::Unary(UnaryOp::Not, loads[0]))];
+        values.push(k.push(DType::Bool, InstKind::Select(loads[2], loads[0], loads[1])));
+        for &op in CompareOp::ALL {
+            values.push(k.push(DType::Bool, InstKind::Compare(op, loads[0], loads[1])));
+        }
+        for op in [BinaryOp::Add, BinaryOp::Mul, BinaryOp::Min, BinaryOp::Max, BinaryOp::And, BinaryOp::Or, BinaryOp::Xor] {
+            values.push(k.binary(op, DType::Bool, loads[1], loads[2]));
+        }
+        let mut tensors = vec![bytes(2 * n + 10, 1), bytes(2 * n + 10, 2), bytes(n + 1, 3)];
+        for value in values {
+            let y = k.output(DType::Bool);
+            k.store(y, &format!("i0 * {n} + i1"), value);
+            tensors.push(zeros(DType::Bool, 2 * n));
+        }
+        check(&k.kernel(), &tensors, &[], EXACT);
+    }
+}
+
 /// Quotients by floats are exact up to their limit, and vectors with larger numbers call a function: every pair of numbers beside a
 /// power of two, among them those that a float does not hold.
 #[test]

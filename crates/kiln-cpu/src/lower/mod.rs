@@ -12,6 +12,7 @@
 //! stride along the vector axis: 1 is a contiguous access, 0 one element for all lanes, anything else a gather or scatter.
 
 mod axes;
+mod bytes;
 mod convert;
 mod index;
 mod inner;
@@ -396,6 +397,9 @@ impl Lowerer<'_> {
     ) -> Result<(), LowerError> {
         let paired = self.body.row.is_empty() && inner.is_none() && self.pairs_along(axis.var);
         let counter = self.b.counter(from);
+        if inner.is_none() && self.bytes_along(axis.var) {
+            self.byte_loop(axis, counter, to)?;
+        }
         let limit = self.b.add_lanes(to, -(copies as i32));
         self.b.open_loop(counter, limit, true, Step::Vectors(copies as u32));
         self.along = Some(Along { var: axis.var, counter, end: to, tail: V::NONE, paired });

@@ -216,9 +216,11 @@ impl Lowerer<'_> {
         let Some(along) = self.along.filter(|along| !along.paired && place.indirect.is_empty()) else {
             return Ok(None);
         };
-        if ty.lane_bytes() != 4 || !place.offset.contains(along.var) {
+        if ty.lane_bytes() == 0 || !place.offset.contains(along.var) {
             return Ok(None);
         }
+        // Numbers of lanes are as wide as what they permute.
+        let index = ty.as_int();
         let memory = Memory { dtype: stored, access: Access::Contiguous, vectors: 0, wide_index: false, disp: 0 };
         if let Some((stride, rest)) = place.offset.linear_in(along.var) {
             // A vector that is not whole would begin before the first element.
@@ -233,9 +235,9 @@ impl Lowerer<'_> {
             let zero = self.b.number(0);
             let count = self.b.add_lanes(zero, 1);
             let last = self.b.int(IntOp::Sub, count, one);
-            let last = self.b.pure(Op::Splat, Ty::I32, Ty::I32, &[last]);
-            let lanes = self.b.pure(Op::LaneIndex(0), Ty::I32, Ty::I32, &[zero]);
-            let order = self.b.sub(Ty::I32, last, lanes);
+            let last = self.b.pure(Op::Splat, index, index, &[last]);
+            let lanes = self.b.pure(Op::LaneIndex(0), index, index, &[zero]);
+            let order = self.b.sub(index, last, lanes);
             return Ok(Some(self.b.pure(Op::Permute, ty, ty, &[forwards, order])));
         }
         let Some(Repeated { number, times, rest }) = repeated(&place.offset, along.var) else { return Ok(None) };
@@ -260,6 +262,7 @@ impl Lowerer<'_> {
         let quotients = self.vector_expr(Ty::I32, &quotients)?;
         let quotient = self.b.pure(Op::Splat, Ty::I32, Ty::I32, &[quotient]);
         let lanes = self.b.sub(Ty::I32, quotients, quotient);
+        let lanes = self.b.convert(index, Ty::I32, lanes);
         Ok(Some(self.b.pure(Op::Permute, ty, ty, &[elements, lanes])))
     }
 
