@@ -186,6 +186,11 @@ impl Emitter<'_> {
             let x = self.reg(a, dst);
             return self.asm.rmi(vop, width, dst, x, by as u8);
         }
+        if let (BinOp::MulEven, Some(bits)) = (op, self.const_bits(b)) {
+            // Only even lanes are read, so that the constant may be repeated by 64 bits, which the instruction does itself.
+            let x = self.reg(a, self.s0);
+            return self.op_const(ops::VPMULUDQ, width, dst, x, bits & 0xffff_ffff, 8);
+        }
         if let Some(vop) = simple(op, ty, self.avx512) {
             let (a, b) = if commutes(op) && !self.in_reg(a) && self.in_reg(b) { (b, a) } else { (a, b) };
             // dst may be b's register, so a comes in through scratch.

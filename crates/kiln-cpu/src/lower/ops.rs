@@ -91,7 +91,10 @@ impl Lowerer<'_> {
                 if dtype == DType::I64 { value } else { self.cast(value, DType::I64, dtype) }
             }
             InstKind::InRange { expr, low, high } => self.in_range(expr, low, high)?,
-            InstKind::Load { place, guard } => self.load(place, *guard, dtype)?,
+            InstKind::Load { place, guard } => {
+                let moved = self.moved.get(inst.id.0 as usize) == Some(&true);
+                self.load(place, *guard, dtype, moved)?
+            }
             InstKind::LoadTemp(n) => self.load_temp(*n)?,
             InstKind::Unary(op, a) => {
                 let from = self.dtype_of(*a)?;

@@ -174,6 +174,36 @@ element!(i32, i64, i64::from, |w| w as i32, true, |v: i32| rank_of_whole(v.into(
 element!(i64, i64, |v| v, |w| w, false, rank_of_whole);
 element!(u8, i64, i64::from, |w| w as u8, true, |v: u8| rank_of_whole(v.into()));
 
+/// A float of two bytes, whose sums are kept in f32 while they grow.
+pub trait ShortFloat: Element {
+    /// Exactly.
+    fn to_single(self) -> f32;
+    /// To the nearest.
+    fn of_single(value: f32) -> Self;
+}
+
+impl ShortFloat for bf16 {
+    #[inline(always)]
+    fn to_single(self) -> f32 {
+        of_bf16(self)
+    }
+    #[inline(always)]
+    fn of_single(value: f32) -> bf16 {
+        to_bf16(value)
+    }
+}
+
+impl ShortFloat for f16 {
+    #[inline(always)]
+    fn to_single(self) -> f32 {
+        self.to_f32()
+    }
+    #[inline(always)]
+    fn of_single(value: f32) -> f16 {
+        f16::from_f32(value)
+    }
+}
+
 /// A bool in memory: one byte, 0 or 1.
 #[derive(Clone, Copy)]
 #[repr(transparent)]

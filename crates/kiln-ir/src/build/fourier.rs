@@ -102,6 +102,9 @@ pub(super) fn passes<E: Emit>(
         let (real, imaginary): (Vec<_>, Vec<_>) = results.into_iter().unzip();
         let shape = shape_of(&[left, done]);
         let (real, imaginary) = (stack(e, &real, axis + 1)?, stack(e, &imaginary, axis + 1)?);
+        // One tensor, so that one kernel writes it.
+        let both = stack(e, &[real, imaginary], 0)?;
+        let (real, imaginary) = (pick(e, &both, 0, 0)?, pick(e, &both, 0, 1)?);
         state = (reshape(e, &real, &shape)?, reshape(e, &imaginary, &shape)?);
     }
     let y = complex(e, &state.0, &state.1)?;
