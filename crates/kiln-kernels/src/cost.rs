@@ -18,7 +18,7 @@ pub(crate) const SHORT_ROW: i64 = 9;
 /// The same for a sum of products under a window, where the target asks for it: 7×7.
 pub(crate) const WINDOW: i64 = 49;
 /// The most roots of one kernel.
-pub(crate) const MAX_ROOTS: usize = 32;
+pub(crate) const MAX_ROOTS: usize = 128;
 /// Groups that read the same memory and do not fit together with which another reader of it is tried.
 pub(crate) const MAX_APART: usize = 4;
 /// A row longer than this leaves the nearest cache, so that keeping it costs more.

@@ -17,12 +17,16 @@ pub(crate) enum Direct {
     Concat { axis: usize, parts: Vec<NodeId> },
 }
 
-/// What a node becomes, if the target asks for it.
+/// What a node becomes, if the target asks for it; many parts of a sum are a concatenation on any target, since each element would look
+/// at all of them.
 pub(crate) fn direct_of(graph: &Graph, node: &Node, target: Target) -> Option<Direct> {
-    if !target.direct_gradients {
-        return None;
-    }
+    let is_many = |direct: &Direct| matches!(direct, Direct::Concat { parts, .. } if parts.len() >= MANY_PARTS);
     match &node.op {
+        Op::Cast(to) if !target.direct_gradients => concat(graph, node.operands[0], *to).filter(is_many),
+        Op::Binary(BinaryOp::Add) if !target.direct_gradients => {
+            concat_of(graph, node, node.ty.dtype).filter(is_many)
+        }
+        _ if !target.direct_gradients => None,
         Op::Scatter { axis, kind: ScatterKind::Add } => is_single(graph, node, *axis).then_some(Direct::Choice),
         Op::Reduce { kind: ReduceKind::Sum, axes } => {
             let mut of = graph.node(node.operands[0]);
@@ -43,10 +47,10 @@ pub(crate) fn direct_of(graph: &Graph, node: &Node, target: Target) -> Option<Di
 
 /// The nodes that are computed after the rewrites.
 pub(crate) fn needed(graph: &Graph, target: Target) -> Vec<bool> {
-    let mut needed = vec![!target.direct_gradients; graph.nodes().len()];
+    let mut needed = vec![false; graph.nodes().len()];
     graph.inputs().iter().for_each(|id| needed[id.index()] = true);
     graph.outputs().iter().for_each(|output| needed[output.node.index()] = true);
-    for (id, node) in graph.iter().rev().filter(|_| target.direct_gradients) {
+    for (id, node) in graph.iter().rev() {
         if needed[id.index()] {
             let own = direct_of(graph, node, target).map_or_else(|| node.operands.clone(), |d| d.operands(node));
             own.iter().for_each(|operand| needed[operand.index()] = true);
@@ -112,6 +116,8 @@ fn concat_of(graph: &Graph, node: &Node, dtype: DType) -> Option<Direct> {
 
 /// Parts of one concatenation.
 const MOST_PARTS: usize = 16;
+/// From so many parts on a sum of them is a concatenation on any target.
+const MANY_PARTS: usize = 4;
 
 impl Direct {
     /// What the node is made of then.

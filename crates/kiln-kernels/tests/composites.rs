@@ -188,3 +188,44 @@ fn random_chains_agree() {
         scheduled(&builder.finish(), seed);
     }
 }
+
+/// The transform of some rows, against its definition in f64.
+#[test]
+fn transforms_are_those_of_the_definition() {
+    for n in (2..=40).chain([48, 60, 63, 64, 77, 100, 121, 128, 143, 169, 210, 256, 1000]) {
+        for forward in [true, false] {
+            let mut builder = GraphBuilder::new();
+            let x = builder.input(TensorType::fixed(DType::F64, &[2, n, 3, 2])).unwrap();
+            let y = build::dft(&mut builder, &x, 1, forward, 0.5).unwrap();
+            builder.output(y);
+            let mut random = Random(n as u64);
+            let mut input = HostTensor::zeros(DType::F64, &[2, n, 3, 2]).unwrap();
+            (0..input.elements()).for_each(|i| input.set(i, random.scalar(DType::F64, -1.0, 1.0)));
+            let got = interpret::run(&builder.finish(), &[input.clone()]).unwrap()[0].to_f64();
+            let given = input.to_f64();
+            let turn = if forward { -1.0 } else { 1.0 } * std::f64::consts::TAU / n as f64;
+            for (row, column) in [(0, 0), (1, 2)] {
+                let at = |j: usize| 2 * ((row * n + j) * 3 + column);
+                for k in 0..n {
+                    let (mut real, mut imaginary) = (0.0, 0.0);
+                    for j in 0..n {
+                        let angle = turn * (j * k % n) as f64;
+                        let (a, b) = (given[at(j)], given[at(j) + 1]);
+                        real += 0.5 * (a * angle.cos() - b * angle.sin());
+                        imaginary += 0.5 * (a * angle.sin() + b * angle.cos());
+                    }
+                    let off = (got[at(k)] - real).abs().max((got[at(k) + 1] - imaginary).abs());
+                    assert!(off < 1e-12 * n as f64, "{k} of {n}: {off:e}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_transform_takes_as_many_kernels_as_passes() {
+    let transform = |e: &mut GraphBuilder, v: &[NodeId]| Ok(vec![build::dft(e, &v[0], 1, true, 1.0)?]);
+    assert_eq!(kernels(&["f32[4, 8, 2]"], transform), 1);
+    assert_eq!(kernels(&["f32[4, 64, 2]"], transform), 2);
+    assert_eq!(kernels(&["f32[4, 1024, 2]"], transform), 3);
+}

@@ -108,6 +108,14 @@ fn steps_in_another_order_are_refused() {
     assert!(tried > 300, "{tried}");
 }
 
+/// Whether a buffer is written in parts and read by a loop, whose places move from turn to turn: which parts it reads is not
+/// looked at.
+fn is_parts_of_loop(schedule: &Schedule, buffer: BufferId) -> bool {
+    let writers = schedule.steps.iter().filter(|step| writes(step, buffer)).count();
+    let mut readers = schedule.steps.iter().filter(|step| access(step, buffer, |access| access == Access::Read));
+    writers > 1 && readers.any(|step| matches!(step.kernel.body, KernelBody::Repeat(_)))
+}
+
 /// Whether dropping a launch leaves something undone: it stores, at places known without data, what is returned or read.
 fn is_needed(schedule: &Schedule, at: usize) -> bool {
     let step = &schedule.steps[at];
@@ -119,6 +127,7 @@ fn is_needed(schedule: &Schedule, at: usize) -> bool {
     let scatter = matches!(step.kernel.body, KernelBody::Routine(RoutineBody::Scatter { .. }));
     let is_wanted = |buffer: BufferId| match schedule.buffers[buffer.index()].role {
         Role::Output(_) => true,
+        Role::Temp if is_parts_of_loop(schedule, buffer) => false,
         Role::Temp => schedule.steps[at + 1..].iter().any(|later| later.args.contains(&buffer)),
         _ => false,
     };
@@ -170,6 +179,7 @@ fn exchanged_arguments_are_refused() {
                 if access != Access::Write
                     || !matches!(decl.role, Role::Temp | Role::Output(_))
                     || size(&case.schedule, own) == 0
+                    || is_parts_of_loop(&case.schedule, own)
                 {
                     continue;
                 }

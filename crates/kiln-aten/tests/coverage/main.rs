@@ -212,7 +212,7 @@ breaks the graph there by default.
 
 Some expressions do more work than a kernel made for the op would: `grouped_matmul` multiplies every row by every group's
 matrix (zeros where it is not its own), `dft` of an unknown length is a product with an n×n matrix, `bucketize` compares with every boundary where they are few,
-`gcd` takes as many steps as the largest number of its dtype, `as_strided` is a gather, and `max_pool_with_indices` looks at
+`as_strided` with strides that do not divide each other is a gather, and `max_pool_with_indices` looks at
 each window twice.
 ";
 

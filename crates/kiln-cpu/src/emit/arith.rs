@@ -44,6 +44,8 @@ fn simple(op: BinOp, ty: Ty, avx512: bool) -> Option<VOp> {
         (AndNot, Ty::F64) => ops::VANDNPD,
         (AndNot, Ty::I64) if avx512 => ops::VPANDNQ,
         (AndNot, _) => ops::VPANDN,
+        (MulEven, Ty::I32) => ops::VPMULUDQ,
+        (MinBytes, Ty::I32) => ops::VPMINUB,
         (Shl, Ty::I32) => ops::VPSLLVD,
         (Shl, Ty::I64) => ops::VPSLLVQ,
         (Shr, Ty::I32) => ops::VPSRLVD,
@@ -130,6 +132,10 @@ impl Emitter<'_> {
                 let (dst, width) = (self.dst(inst.dst), self.width(ty));
                 let (x, lanes) = (self.reg(a, self.s0), self.reg(b, self.s1));
                 match width {
+                    _ if ty.lane_bytes() == 8 && self.avx512 && width != Width::V128 => {
+                        self.asm.rvm(ops::VPERMQ, width, dst, lanes, x);
+                    }
+                    _ if ty.lane_bytes() == 8 => self.permute_wide(dst, x, lanes),
                     // Four lanes are permuted by another instruction, whose operands are the other way round.
                     Width::V128 => self.asm.rvm(ops::VPERMILPS, width, dst, x, lanes),
                     _ => self.asm.rvm(ops::VPERMPS, width, dst, lanes, x),
@@ -142,6 +148,21 @@ impl Emitter<'_> {
             Op::Call(f) => self.call(f, inst),
             Op::CheckIndex => self.check_index(inst),
             _ => unreachable!("{inst} gives no vector"),
+        }
+    }
+
+    /// 64-bit lanes as pairs of 32-bit ones: 2i and 2i + 1 for i.
+    fn permute_wide(&mut self, dst: VReg, x: VReg, lanes: VReg) {
+        let (width, kept) = (self.width(Ty::I64), self.work(1));
+        self.asm.mr(ops::VMOVUPS_ST, width, kept, x);
+        self.asm.rmi(ops::VPSLLQ_I, width, self.s1, lanes, 1);
+        self.asm.rmi(ops::VPSLLQ_I, width, self.s0, self.s1, 32);
+        self.asm.rvm(ops::VPOR, width, self.s1, self.s1, self.s0);
+        self.op_const(ops::VPOR, width, self.s1, self.s1, 1 << 32, 8);
+        self.asm.rm(ops::VMOVUPS, width, self.s0, kept);
+        match width {
+            Width::V128 => self.asm.rvm(ops::VPERMILPS, width, dst, self.s0, self.s1),
+            _ => self.asm.rvm(ops::VPERMPS, width, dst, self.s1, self.s0),
         }
     }
 
@@ -164,6 +185,11 @@ impl Emitter<'_> {
         if let (Some(by), Some(vop)) = (self.const_bits(b), shift_imm(op, ty, self.avx512)) {
             let x = self.reg(a, dst);
             return self.asm.rmi(vop, width, dst, x, by as u8);
+        }
+        if let (BinOp::MulEven, Some(bits)) = (op, self.const_bits(b)) {
+            // Only even lanes are read, so that the constant may be repeated by 64 bits, which the instruction does itself.
+            let x = self.reg(a, self.s0);
+            return self.op_const(ops::VPMULUDQ, width, dst, x, bits & 0xffff_ffff, 8);
         }
         if let Some(vop) = simple(op, ty, self.avx512) {
             let (a, b) = if commutes(op) && !self.in_reg(a) && self.in_reg(b) { (b, a) } else { (a, b) };
@@ -267,7 +293,11 @@ impl Emitter<'_> {
                 self.asm.rvm(ops::VPXOR, width, self.s0, self.s0, self.s1);
                 self.asm.rvm(ops::VPSUBQ, width, dst, self.s0, self.s1);
             }
-            (BinOp::MulHigh, _) => self.mul_high(dst, a, b),
+            (BinOp::ZipEven, _) => {
+                // In each 128 bits: a₀ a₂ b₀ b₂, then a₀ b₀ a₂ b₂.
+                self.asm.rvmi(ops::VSHUFPS, width, dst, a, b, 0x88);
+                self.asm.rmi(ops::VPSHUFD, width, dst, dst, 0xd8);
+            }
             (BinOp::Div, _) => self.divide_ints(dst, a, b),
             _ => unreachable!("{op:?} of {ty:?}"),
         }
@@ -284,31 +314,6 @@ impl Emitter<'_> {
         }
         self.asm.rm(ops::VMOVUPS, width, self.s1, b);
         self.bin_regs(op, ty, self.s0, self.s0, self.s1);
-    }
-
-    /// Upper halves of unsigned 32 × 32 products, separately for even and odd lanes.
-    fn mul_high(&mut self, dst: VReg, a: VReg, b: VReg) {
-        let width = self.width(Ty::I32);
-        let (wa, wb, odd) = (self.work(1), self.work(2), self.work(3));
-        self.asm.mr(ops::VMOVUPS_ST, width, wa, a);
-        self.asm.mr(ops::VMOVUPS_ST, width, wb, b);
-        self.asm.rm(ops::VMOVUPS, width, self.s0, wa);
-        self.asm.rm(ops::VMOVUPS, width, self.s1, wb);
-        self.asm.rmi(ops::VPSRLQ_I, width, self.s0, self.s0, 32);
-        self.asm.rmi(ops::VPSRLQ_I, width, self.s1, self.s1, 32);
-        self.asm.rvm(ops::VPMULUDQ, width, self.s0, self.s0, self.s1);
-        self.asm.mr(ops::VMOVUPS_ST, width, odd, self.s0);
-        self.asm.rm(ops::VMOVUPS, width, self.s1, wa);
-        self.asm.rvm(ops::VPMULUDQ, width, self.s1, self.s1, wb);
-        self.asm.rmi(ops::VPSRLQ_I, width, self.s1, self.s1, 32);
-        // The result comes last: a spilled one is made in a scratch register.
-        if self.avx512 {
-            self.asm.mov_imm(Gpr::RAX, 0xaaaa);
-            self.asm.kmov_from(MaskSize::D, K1, Gpr::RAX);
-            self.asm.vector(ops::VPBLENDMD, width, Args::rvm(dst, self.s1, odd).mask(K1));
-        } else {
-            self.asm.rvmi(ops::VPBLENDD, width, dst, self.s1, odd, 0xaa);
-        }
     }
 
     /// 32-bit integer quotients through 64-bit floats, which hold them exactly, separately for low and high halves.
@@ -418,6 +423,10 @@ impl Emitter<'_> {
                 self.asm.rvm(ops::VPCMPGTQ, width, self.s1, self.s1, x);
                 self.asm.rvm(ops::VPXOR, width, dst, x, self.s1);
                 self.asm.rvm(ops::VPSUBQ, width, dst, dst, self.s1);
+            }
+            UnOp::OddToEven => {
+                let x = self.reg(a, dst);
+                self.asm.rmi(ops::VPSRLQ_I, width, dst, x, 32);
             }
             UnOp::Not => unreachable!("masks are handled apart"),
         }

@@ -1,7 +1,8 @@
 //! Loads and stores: contiguous, single element, gathers and scatters; with conversion from and to short types.
 //!
-//! Memory outside the mask is never touched. Where no instruction masks an access (8- and 16-bit elements on AVX2,
-//! gathers and scatters of them anywhere) elements are copied one by one between memory and a work area.
+//! Memory outside the mask is never touched. Where no instruction masks an access (8- and 16-bit elements on AVX2, masked gathers and
+//! scatters of them anywhere) elements are copied one by one between memory and a work area; gathers of all lanes insert them into a
+//! register.
 
 use super::*;
 
@@ -31,6 +32,10 @@ impl Emitter<'_> {
                 let mem = self.address(m, inst);
                 self.load_vector(m.dtype, inst, mem, mask);
             }
+            Access::Indexed | Access::Strided if size <= 2 && !mask.is_some() => {
+                self.insert_lanes(m, inst);
+                self.load_vector(m.dtype, inst, self.s1, V::NONE);
+            }
             _ => {
                 let area = self.copy_lanes(m, inst, true);
                 self.load_vector(m.dtype, inst, area, V::NONE);
@@ -38,8 +43,46 @@ impl Emitter<'_> {
         }
     }
 
+    /// Gathers elements of one or two bytes into the second scratch register, one after the other: in memory they would be a load of
+    /// many small stores, which has to wait for all of them.
+    fn insert_lanes(&mut self, m: Memory, inst: &Inst) {
+        let [base, index, ..] = inst.args;
+        let size = m.dtype.size_in_bits() / 8;
+        let (indices, index_bytes) = (self.work(0), if m.wide_index { 8 } else { 4 });
+        if m.access == Access::Indexed {
+            let at = self.reg(index, self.s0);
+            self.asm.mr(ops::VMOVUPS_ST, self.width_of(index_bytes), indices, at);
+        }
+        let from = self.int(base, Gpr::RDX);
+        self.asm.lea(Gpr::RDX, Mem::base(from).offset(m.disp));
+        let insert = if size == 1 { ops::VPINSRB } else { ops::VPINSRW };
+        // Lanes of a register of 128 bits.
+        let each = 16 / size;
+        for lane in 0..self.lanes {
+            let into = if lane < each { self.s1 } else { self.s0 };
+            if lane % each == 0 {
+                self.asm.rvm(ops::VXORPS, Width::V128, into, into, into);
+            }
+            let element = if m.access == Access::Indexed {
+                let at = indices.offset((lane * index_bytes) as i32);
+                self.asm.load_signed(Gpr::RAX, at, if m.wide_index { Size::Q } else { Size::D });
+                Mem::indexed(Gpr::RDX, Gpr::RAX, size as u8)
+            } else {
+                if lane > 0 {
+                    self.advance(index, size);
+                }
+                Mem::base(Gpr::RDX)
+            };
+            self.asm.rvmi(insert, Width::V128, into, into, element, (lane % each) as u8);
+        }
+        if self.lanes > each {
+            self.asm.rvmi(ops::VINSERTI128, Width::V256, self.s1, self.s1, self.s0, 1);
+        }
+    }
+
     /// A contiguous load of whole elements; masked only where an instruction can.
-    fn load_vector(&mut self, dtype: DType, inst: &Inst, mem: Mem, mask: V) {
+    fn load_vector(&mut self, dtype: DType, inst: &Inst, mem: impl Into<Rm>, mask: V) {
+        let mem = mem.into();
         let ty = inst.ty;
         let width = self.width(ty);
         if dtype == DType::Bool {
@@ -73,7 +116,7 @@ impl Emitter<'_> {
     }
 
     /// Bytes to a mask: nonzero is true.
-    fn load_mask(&mut self, inst: &Inst, mem: Mem, mask: V) {
+    fn load_mask(&mut self, inst: &Inst, mem: Rm, mask: V) {
         let s0 = self.s0;
         if self.avx512 {
             let width = self.width(Ty::I32);

@@ -135,7 +135,7 @@ pub fn early_clobber(inst: &Inst) -> bool {
         | Op::AddLanes(_)
         | Op::MulLanes(_) => false,
         Op::Int(op) => !matches!(op, IntOp::Add),
-        Op::Bin(BinOp::MinNan | BinOp::MaxNan | BinOp::MulHigh) => true,
+        Op::Bin(BinOp::MinNan | BinOp::MaxNan) => true,
         Op::Bin(BinOp::Div | BinOp::Mul | BinOp::Sar | BinOp::Min | BinOp::Max) => !inst.ty.is_float(),
         Op::Bin(_) => false,
         Op::Store(_) | Op::StoreInt { .. } | Op::Transpose(_) | Op::Loop { .. } | Op::If | Op::End => false,

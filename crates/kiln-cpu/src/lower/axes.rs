@@ -1,5 +1,6 @@
 //! The loop nest: axes of size one are removed, axes that step together are merged, and one axis is chosen as the vector axis.
 
+use super::place::repeated;
 use kiln_ir::{Dim, Symbol};
 use kiln_kernels::kernel::{Axis, Domain, Inst, InstKind, LoopBody, Stage};
 
@@ -227,6 +228,8 @@ fn access_cost(offset: &Dim, indirect: bool, var: Symbol, store: bool) -> f64 {
                 2.0
             }
         }
+        // A vector and a permutation of it.
+        None if !store && repeated(offset, var).is_some() => 1.0,
         None => 4.0,
     }
 }

@@ -140,21 +140,25 @@ impl Lowerer<'_> {
             self.words(at)
         };
         let b = &mut self.b;
-        let (mut c2, mut c3) = (b.bits(Ty::I32, stream.into()), b.bits(Ty::I32, 0));
-        let (m0, m1) = (b.bits(Ty::I32, 0xD251_1F53), b.bits(Ty::I32, 0xCD9E_8D57));
-        let (w0, w1) = (b.bits(Ty::I32, 0x9E37_79B9), b.bits(Ty::I32, 0xBB67_AE85));
-        for round in 0..10 {
-            if round > 0 {
-                k0 = b.add(Ty::I32, k0, w0);
-                k1 = b.add(Ty::I32, k1, w1);
-            }
-            let (high0, low0) = (b.bin(BinOp::MulHigh, Ty::I32, c0, m0), b.mul(Ty::I32, c0, m0));
-            let (high1, low1) = (b.bin(BinOp::MulHigh, Ty::I32, c2, m1), b.mul(Ty::I32, c2, m1));
-            let n0 = b.xor(Ty::I32, high1, c1);
-            let n2 = b.xor(Ty::I32, high0, c3);
-            (c0, c1, c2, c3) = (b.xor(Ty::I32, n0, k0), low1, b.xor(Ty::I32, n2, k1), low0);
+        let (c2, c3) = (b.bits(Ty::I32, stream.into()), b.bits(Ty::I32, 0));
+        if key.uniform && at.uniform {
+            // All lanes are equal, and so are even and odd ones.
+            let word = philox(b, [c0, c1, c2, c3], [k0, k1]);
+            let odd = b.bin(BinOp::ZipEven, Ty::I32, word, word);
+            return Ok(Value { held: Representation::Vector(odd), uniform: true });
         }
-        Ok(Value { held: Representation::Vector(c0), uniform: key.uniform && at.uniform })
+        // Products of 32 bits by 32 fill two lanes, so even and odd lanes go their own ways.
+        let even = philox(b, [c0, c1, c2, c3], [k0, k1]);
+        for (word, uniform) in
+            [(&mut c0, at.uniform), (&mut c1, at.uniform), (&mut k0, key.uniform), (&mut k1, key.uniform)]
+        {
+            if !uniform && b.as_const(*word).is_none() {
+                *word = b.un(UnOp::OddToEven, Ty::I32, *word);
+            }
+        }
+        let odd = philox(b, [c0, c1, c2, c3], [k0, k1]);
+        let both = b.bin(BinOp::ZipEven, Ty::I32, even, odd);
+        Ok(Value { held: Representation::Vector(both), uniform: false })
     }
 
     /// Low and high words of an I64 value.
@@ -174,4 +178,23 @@ impl Lowerer<'_> {
             }
         }
     }
+}
+
+/// The first word of Philox 4×32 with ten rounds, in the even lanes; odd lanes hold anything.
+fn philox(b: &mut Builder, [mut c0, mut c1, mut c2, mut c3]: [V; 4], [mut k0, mut k1]: [V; 2]) -> V {
+    let ty = Ty::I32;
+    let (m0, m1) = (b.bits(ty, 0xD251_1F53), b.bits(ty, 0xCD9E_8D57));
+    let (w0, w1) = (b.bits(ty, 0x9E37_79B9), b.bits(ty, 0xBB67_AE85));
+    for round in 0..10 {
+        if round > 0 {
+            k0 = b.add(ty, k0, w0);
+            k1 = b.add(ty, k1, w1);
+        }
+        let (p0, p1) = (b.bin(BinOp::MulEven, ty, c0, m0), b.bin(BinOp::MulEven, ty, c2, m1));
+        let (high0, high1) = (b.un(UnOp::OddToEven, ty, p0), b.un(UnOp::OddToEven, ty, p1));
+        // What is known before the products comes first.
+        let (n0, n2) = (b.xor(ty, c1, k0), b.xor(ty, c3, k1));
+        (c0, c1, c2, c3) = (b.xor(ty, high1, n0), p1, b.xor(ty, high0, n2), p0);
+    }
+    c0
 }

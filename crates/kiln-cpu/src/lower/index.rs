@@ -287,6 +287,9 @@ impl Lowerer<'_> {
     pub(super) fn in_range(&mut self, e: &Dim, low: &Dim, high: &Dim) -> Result<Value, LowerError> {
         let uniform = !(self.varies(e) || self.varies(low) || self.varies(high));
         let mut mask = self.b.bits(Ty::Mask, 1);
+        if let Some(mask) = self.between(e, low, high)? {
+            return Ok(Value { held: Representation::Vector(mask), uniform });
+        }
         if (e - low).is_nonneg(&self.ranges) {
             // Nothing to check.
         } else {
@@ -299,6 +302,30 @@ impl Lowerer<'_> {
             mask = self.b.and(Ty::Mask, mask, below);
         }
         Ok(Value { held: Representation::Vector(mask), uniform })
+    }
+
+    /// A mask of the lanes where `low ≤ e < high`, by one comparison of numbers without a sign; `None` where one bound is enough, or e
+    /// does not step by one along the lanes.
+    fn between(&mut self, e: &Dim, low: &Dim, high: &Dim) -> Result<Option<V>, LowerError> {
+        let (from_low, size) = (e - low, high - low);
+        let one_bound = from_low.is_nonneg(&self.ranges) || (high - e - 1).is_nonneg(&self.ranges);
+        let fits = size.is_nonneg(&self.ranges) && self.is_narrow(&from_low) && self.is_narrow(&size);
+        if one_bound || !fits || !self.varies(e) || self.varies(&size) {
+            return Ok(None);
+        }
+        let Shape::Linear { start, stride } = self.shape(&from_low)? else { return Ok(None) };
+        if self.b.as_number(stride) != Some(1) {
+            return Ok(None);
+        }
+        // Both moved down by half of the range: the order without a sign is that with one then.
+        let (size, bias) = (self.scalar_expr(&size)?, self.b.number(i32::MIN.into()));
+        let (start, size) = (self.b.int(IntOp::Add, start, bias), self.b.int(IntOp::Add, size, bias));
+        let lanes = self.b.pure(Op::LaneIndex(0), Ty::I32, Ty::I32, &[start]);
+        let size = match self.b.as_number(size) {
+            Some(n) => self.b.bits(Ty::I32, u64::from(n as u32)),
+            None => self.b.pure(Op::Splat, Ty::I32, Ty::I32, &[size]),
+        };
+        Ok(Some(self.b.compare(CompareOp::Lt, Ty::I32, lanes, size)))
     }
 
     /// A mask of the lanes where `e < bound`.

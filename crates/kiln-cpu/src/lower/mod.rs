@@ -12,9 +12,11 @@
 //! stride along the vector axis: 1 is a contiguous access, 0 one element for all lanes, anything else a gather or scatter.
 
 mod axes;
+mod bytes;
 mod convert;
 mod index;
 mod inner;
+mod moved;
 mod ops;
 mod place;
 mod reduce;
@@ -133,6 +135,8 @@ struct Lowerer<'a> {
     dtypes: Vec<Option<DType>>,
     /// The number of uses of each value.
     uses: Vec<u32>,
+    /// Values of short floats that are loaded and stored without a change: their bits are moved.
+    moved: Vec<bool>,
     /// The product each value is, for contraction: factors and the instruction's dtype.
     products: Vec<[Option<(V, V)>; COPIES]>,
     /// Loads along an inner axis that come from blocks in local memory.
@@ -180,6 +184,7 @@ pub fn lower(kernel: &Kernel, body: &LoopBody, options: Options) -> Result<Lower
         values: vec![[None; COPIES]; count],
         dtypes: value_types(&body, count),
         uses: count_uses(&body, count)?,
+        moved: moved::moved_values(kernel, &body, count),
         products: vec![[None; COPIES]; count],
         transposed: Vec::new(),
         temps: Vec::new(),
@@ -396,6 +401,9 @@ impl Lowerer<'_> {
     ) -> Result<(), LowerError> {
         let paired = self.body.row.is_empty() && inner.is_none() && self.pairs_along(axis.var);
         let counter = self.b.counter(from);
+        if inner.is_none() && self.bytes_along(axis.var) {
+            self.byte_loop(axis, counter, to)?;
+        }
         let limit = self.b.add_lanes(to, -(copies as i32));
         self.b.open_loop(counter, limit, true, Step::Vectors(copies as u32));
         self.along = Some(Along { var: axis.var, counter, end: to, tail: V::NONE, paired });
@@ -549,6 +557,8 @@ impl Lowerer<'_> {
     fn pairs_along(&self, var: Symbol) -> bool {
         let mut any = false;
         let by_row = !self.body.row.is_empty();
+        let varying = moved::varying_values(self.body, var, self.uses.len());
+        let same = |v: &ValueId| varying.get(v.0 as usize) == Some(&false);
         for stage in self.body.stages.iter().filter(|stage| !by_row || stage.domain == Domain::Row) {
             for inst in &stage.insts {
                 let (place, guard) = match &inst.kind {
@@ -556,14 +566,20 @@ impl Lowerer<'_> {
                     _ => continue,
                 };
                 let store = matches!(inst.kind, InstKind::Store { .. });
-                if !place.offset.contains(var) && place.indirect.is_empty() && !store {
+                // Rows that data choose are contiguous, too, where one index is that of a whole row.
+                let direct = place.indirect.is_empty() || !store && place.indirect.iter().all(|(v, _)| same(v));
+                if !place.offset.contains(var) && direct && !store {
+                    // One element is no pair that could be moved as one.
+                    if self.moved.get(inst.id.0 as usize) == Some(&true) {
+                        return false;
+                    }
                     continue;
                 }
                 let Some(buffer) = self.kernel.buffers.get(place.buffer) else { return false };
                 let side_by_side = place.offset.linear_in(var).is_some_and(|(stride, _)| stride.is_one());
                 // An element that is read and written must be read in order.
                 let plain = buffer.dtype == DType::Bf16 && buffer.access != BufferAccess::ReadWrite;
-                if !(plain && side_by_side && guard.is_none() && place.indirect.is_empty()) {
+                if !(plain && side_by_side && guard.is_none() && direct) {
                     return false;
                 }
                 any = true;

@@ -91,7 +91,10 @@ impl Lowerer<'_> {
                 if dtype == DType::I64 { value } else { self.cast(value, DType::I64, dtype) }
             }
             InstKind::InRange { expr, low, high } => self.in_range(expr, low, high)?,
-            InstKind::Load { place, guard } => self.load(place, *guard, dtype)?,
+            InstKind::Load { place, guard } => {
+                let moved = self.moved.get(inst.id.0 as usize) == Some(&true);
+                self.load(place, *guard, dtype, moved)?
+            }
             InstKind::LoadTemp(n) => self.load_temp(*n)?,
             InstKind::Unary(op, a) => {
                 let from = self.dtype_of(*a)?;
@@ -184,7 +187,7 @@ impl Lowerer<'_> {
             BinaryOp::Add => self.b.add(ty, a, b),
             BinaryOp::Sub => self.b.sub(ty, a, b),
             BinaryOp::Mul => self.b.mul(ty, a, b),
-            BinaryOp::Div if ty == Ty::I64 => self.b.pure(Op::Call(ScalarFn::Binary(op)), ty, ty, &[a, b]),
+            BinaryOp::Div if ty == Ty::I64 => math::binary(&mut self.b, op, ty, a, b),
             BinaryOp::Div => self.b.div(ty, a, b),
             BinaryOp::Rem if ty == Ty::I32 => {
                 let q = self.b.div(ty, a, b);
@@ -194,7 +197,7 @@ impl Lowerer<'_> {
                 let some = self.b.compare(CompareOp::Ne, ty, b, zero);
                 self.b.select(ty, some, rest, zero)
             }
-            BinaryOp::Rem | BinaryOp::Pow | BinaryOp::Atan2 => math::binary(&mut self.b, op, ty, a, b),
+            BinaryOp::Rem | BinaryOp::Pow | BinaryOp::Atan2 | BinaryOp::Gcd => math::binary(&mut self.b, op, ty, a, b),
             BinaryOp::Max => self.b.bin(if float { BinOp::MaxNan } else { BinOp::Max }, ty, a, b),
             BinaryOp::Min => self.b.bin(if float { BinOp::MinNan } else { BinOp::Min }, ty, a, b),
             BinaryOp::And => self.b.and(ty, a, b),

@@ -140,7 +140,14 @@ impl Lowerer<'_> {
         self.along.map_or(V::NONE, |along| along.tail)
     }
 
-    pub(super) fn load(&mut self, place: &Place, guard: Option<ValueId>, dtype: DType) -> Result<Value, LowerError> {
+    /// A value of a buffer; one that is `moved` as its bits.
+    pub(super) fn load(
+        &mut self,
+        place: &Place,
+        guard: Option<ValueId>,
+        dtype: DType,
+        moved: bool,
+    ) -> Result<Value, LowerError> {
         let (base, memory, read_only) = self.buffer(place.buffer)?;
         if memory == DType::I4 {
             return self.load_halves(base, place, guard, read_only);
@@ -148,6 +155,7 @@ impl Lowerer<'_> {
         let (guard, guard_uniform) = self.guard(guard)?;
         // Eight-bit floats are decoded from their bytes by vector code.
         let stored = if matches!(memory, DType::F8E4M3 | DType::F8E5M2) { DType::U8 } else { memory };
+        let (memory, stored) = if moved { (DType::I16, DType::I16) } else { (memory, stored) };
         if !guard.is_some()
             && let Some(value) = self.load_permuted(base, stored, place, read_only)?
         {
@@ -190,7 +198,9 @@ impl Lowerer<'_> {
             }
         } else if t.memory.access == Access::Pairs {
             let both = self.emit(Op::Load(t.memory), Ty::I32, Ty::I32, &[t.base, t.index], read_only);
-            if self.copy.is_multiple_of(2) {
+            if moved {
+                both
+            } else if self.copy.is_multiple_of(2) {
                 self.b.shift(BinOp::Shl, Ty::I32, both, 16)
             } else {
                 let high = self.b.bits(Ty::I32, 0xffff_0000);
@@ -216,9 +226,11 @@ impl Lowerer<'_> {
         let Some(along) = self.along.filter(|along| !along.paired && place.indirect.is_empty()) else {
             return Ok(None);
         };
-        if ty.lane_bytes() != 4 || !place.offset.contains(along.var) {
+        if ty.lane_bytes() == 0 || !place.offset.contains(along.var) {
             return Ok(None);
         }
+        // Numbers of lanes are as wide as what they permute.
+        let index = ty.as_int();
         let memory = Memory { dtype: stored, access: Access::Contiguous, vectors: 0, wide_index: false, disp: 0 };
         if let Some((stride, rest)) = place.offset.linear_in(along.var) {
             // A vector that is not whole would begin before the first element.
@@ -233,9 +245,9 @@ impl Lowerer<'_> {
             let zero = self.b.number(0);
             let count = self.b.add_lanes(zero, 1);
             let last = self.b.int(IntOp::Sub, count, one);
-            let last = self.b.pure(Op::Splat, Ty::I32, Ty::I32, &[last]);
-            let lanes = self.b.pure(Op::LaneIndex(0), Ty::I32, Ty::I32, &[zero]);
-            let order = self.b.sub(Ty::I32, last, lanes);
+            let last = self.b.pure(Op::Splat, index, index, &[last]);
+            let lanes = self.b.pure(Op::LaneIndex(0), index, index, &[zero]);
+            let order = self.b.sub(index, last, lanes);
             return Ok(Some(self.b.pure(Op::Permute, ty, ty, &[forwards, order])));
         }
         let Some(Repeated { number, times, rest }) = repeated(&place.offset, along.var) else { return Ok(None) };
@@ -260,6 +272,7 @@ impl Lowerer<'_> {
         let quotients = self.vector_expr(Ty::I32, &quotients)?;
         let quotient = self.b.pure(Op::Splat, Ty::I32, Ty::I32, &[quotient]);
         let lanes = self.b.sub(Ty::I32, quotients, quotient);
+        let lanes = self.b.convert(index, Ty::I32, lanes);
         Ok(Some(self.b.pure(Op::Permute, ty, ty, &[elements, lanes])))
     }
 
@@ -346,6 +359,8 @@ impl Lowerer<'_> {
         let (guard, _) = self.guard(guard)?;
         let id = value;
         let value = self.value(id)?;
+        let moved = self.moved.get(id.0 as usize) == Some(&true);
+        let memory = if moved { DType::I16 } else { memory };
         let mut stored = memory;
         if matches!(memory, DType::F8E4M3 | DType::F8E5M2) {
             stored = DType::U8;
@@ -357,7 +372,13 @@ impl Lowerer<'_> {
         }
         if t.memory.access == Access::Pairs {
             // Even elements wait for the odd ones of the next copy.
-            if !self.copy.is_multiple_of(2) {
+            if moved {
+                // Both halves of the words as they were.
+                let both = self.as_vector(value, DType::I32);
+                if self.copy.is_multiple_of(2) {
+                    self.b.effect(Op::Store(t.memory), Ty::I32, &[t.base, t.index, V::NONE, both]);
+                }
+            } else if !self.copy.is_multiple_of(2) {
                 let odd = self.as_vector(value, DType::F32);
                 self.copy -= 1;
                 let even = self.value(id);

@@ -28,6 +28,7 @@ mod circle;
 mod code;
 mod double;
 mod functions;
+mod integer;
 mod lanes;
 #[cfg(test)]
 mod numbers;
@@ -99,8 +100,11 @@ pub fn unary(b: &mut Builder, op: UnaryOp, ty: Ty, x: V) -> V {
     }
 }
 
-/// A function of two operands that is no single instruction, on vectors of floats (`Rem` also of 64-bit integers).
+/// A function of two operands that is no single instruction, on vectors of floats or of 64-bit integers.
 pub fn binary(b: &mut Builder, op: BinaryOp, ty: Ty, x: V, y: V) -> V {
+    if ty == Ty::I64 && matches!(op, BinaryOp::Div | BinaryOp::Rem) {
+        return integer::divide(b, op, x, y);
+    }
     if !ty.is_float() {
         return b.pure(Op::Call(ScalarFn::Binary(op)), ty, ty, &[x, y]);
     }

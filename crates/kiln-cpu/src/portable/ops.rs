@@ -21,6 +21,15 @@ pub(super) fn binary(op: BinOp, ty: Ty, a: &Lanes, b: &Lanes) -> Lanes {
         (BinOp::Or, _) => std::array::from_fn(|i| a[i] | b[i]),
         (BinOp::Xor, _) => std::array::from_fn(|i| a[i] ^ b[i]),
         (BinOp::AndNot, _) => std::array::from_fn(|i| !a[i] & b[i]),
+        (BinOp::MulEven, _) => std::array::from_fn(|i| {
+            let product = u64::from(a[i & !1] as u32) * u64::from(b[i & !1] as u32);
+            if i % 2 == 0 { u64::from(product as u32) } else { product >> 32 }
+        }),
+        (BinOp::MinBytes, _) => std::array::from_fn(|i| {
+            let (x, y) = ((a[i] as u32).to_le_bytes(), (b[i] as u32).to_le_bytes());
+            u32::from_le_bytes(std::array::from_fn(|byte| x[byte].min(y[byte]))).into()
+        }),
+        (BinOp::ZipEven, _) => std::array::from_fn(|i| if i % 2 == 0 { a[i] } else { b[i - 1] }),
         (_, Ty::F32) => map2(a, b, f32s, |x, y| float32(op, x, y).to_bits().into()),
         (_, Ty::F64) => map2(a, b, f64s, |x, y| float64(op, x, y).to_bits()),
         (_, Ty::I32) => map2(a, b, |x| x as i32, |x, y| u64::from(int32(op, x, y) as u32)),
@@ -63,7 +72,6 @@ macro_rules! int_ops {
                 BinOp::Shl => x.wrapping_shl(y as u32),
                 BinOp::Sar => x.wrapping_shr(y as u32),
                 BinOp::Shr => (x as $u).wrapping_shr(y as u32) as $t,
-                BinOp::MulHigh => ((x as $u as u64 * y as $u as u64) >> 32) as $t,
                 _ => unreachable!("{op:?} of integers"),
             }
         }
@@ -101,6 +109,9 @@ pub(super) fn unary(op: UnOp, ty: Ty, a: &Lanes) -> Lanes {
             }
             .to_bits() as u64
         };
+    }
+    if op == UnOp::OddToEven {
+        return std::array::from_fn(|i| if i % 2 == 0 { a[i + 1] } else { 0 });
     }
     a.map(|x| match (op, ty) {
         (UnOp::Not, _) => (x == 0).into(),

@@ -2,7 +2,6 @@
 
 use half::{bf16, f16};
 use kiln_ir::{DType, ReduceKind};
-use std::cmp::Ordering;
 
 /// A number wide enough for every element of its family.
 pub trait Wide: Copy + PartialEq {
@@ -10,8 +9,8 @@ pub trait Wide: Copy + PartialEq {
     fn identity(kind: ReduceKind) -> Self;
     /// One step of a combination; NaN wins over everything in Max and Min.
     fn combine(kind: ReduceKind, a: Self, b: Self) -> Self;
-    /// Sort order, NaN last.
-    fn order(a: Self, b: Self) -> Ordering;
+    /// A number whose order is that of a sort: NaN is the largest, both zeros are one.
+    fn rank(self) -> u64;
 }
 
 impl Wide for f64 {
@@ -27,8 +26,12 @@ impl Wide for f64 {
             ReduceKind::Max | ReduceKind::Min => b,
         }
     }
-    fn order(a: f64, b: f64) -> Ordering {
-        a.partial_cmp(&b).unwrap_or_else(|| a.is_nan().cmp(&b.is_nan()))
+    #[inline(always)]
+    fn rank(self) -> u64 {
+        // As ranks of f32 below.
+        let bits = (self + 0.0).to_bits();
+        let rank = bits ^ (((bits as i64) >> 63) as u64 | 1 << 63);
+        if self.is_nan() { u64::MAX } else { rank }
     }
 }
 
@@ -44,8 +47,9 @@ impl Wide for i64 {
             ReduceKind::Min => a.min(b),
         }
     }
-    fn order(a: i64, b: i64) -> Ordering {
-        a.cmp(&b)
+    #[inline(always)]
+    fn rank(self) -> u64 {
+        self as u64 ^ 1 << 63
     }
 }
 
@@ -64,7 +68,7 @@ pub trait Element: Copy + Send + Sync + 'static {
     }
     /// Whether [`Element::rank`] is injective.
     const RANKED: bool;
-    /// A number that orders as [`Wide::order`] does.
+    /// A number that orders as [`Wide::rank`] does.
     fn rank(self) -> u32;
 }
 
@@ -169,6 +173,36 @@ element!(i16, i64, i64::from, |w| w as i16, true, |v: i16| rank_of_whole(v.into(
 element!(i32, i64, i64::from, |w| w as i32, true, |v: i32| rank_of_whole(v.into()));
 element!(i64, i64, |v| v, |w| w, false, rank_of_whole);
 element!(u8, i64, i64::from, |w| w as u8, true, |v: u8| rank_of_whole(v.into()));
+
+/// A float of two bytes, whose sums are kept in f32 while they grow.
+pub trait ShortFloat: Element {
+    /// Exactly.
+    fn to_single(self) -> f32;
+    /// To the nearest.
+    fn of_single(value: f32) -> Self;
+}
+
+impl ShortFloat for bf16 {
+    #[inline(always)]
+    fn to_single(self) -> f32 {
+        of_bf16(self)
+    }
+    #[inline(always)]
+    fn of_single(value: f32) -> bf16 {
+        to_bf16(value)
+    }
+}
+
+impl ShortFloat for f16 {
+    #[inline(always)]
+    fn to_single(self) -> f32 {
+        self.to_f32()
+    }
+    #[inline(always)]
+    fn of_single(value: f32) -> f16 {
+        f16::from_f32(value)
+    }
+}
 
 /// A bool in memory: one byte, 0 or 1.
 #[derive(Clone, Copy)]

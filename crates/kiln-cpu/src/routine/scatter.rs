@@ -1,12 +1,12 @@
 //! Scattered writes along one axis. Lines along the axis never meet, so they run in parallel and each in row-major order:
 //! the result does not depend on the number of threads.
 
-use super::element::{Element, with_element};
+use super::element::{Element, ShortFloat, with_element};
 use super::{View, visit};
 use kiln_ir::{DType, ReduceKind, ScatterKind};
 use kiln_runtime::LaunchError;
 use std::ops::Range;
-use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
 
 /// # Safety
 /// All views reach only inside their buffers; `output` is not shared with any other thread meanwhile.
@@ -19,8 +19,19 @@ pub(super) unsafe fn run(
     updates: &View,
     output: &View,
 ) -> Result<(), LaunchError> {
+    let job = Job { size: shape[axis], updates_shape, axis, kind, index, updates, output };
+    if job.sums_lines() {
+        // SAFETY: passed on from the caller; the types are the dtypes' types.
+        return unsafe {
+            match (output.dtype, index.dtype) {
+                (DType::Bf16, DType::I64) => job.line_sums::<half::bf16, i64>(),
+                (DType::Bf16, _) => job.line_sums::<half::bf16, i32>(),
+                (_, DType::I64) => job.line_sums::<half::f16, i64>(),
+                _ => job.line_sums::<half::f16, i32>(),
+            }
+        };
+    }
     with_element!(output.dtype, T => {
-        let job = Job { size: shape[axis], updates_shape, axis, kind, index, updates, output };
         match index.dtype {
             // SAFETY: passed on from the caller; T and i64 are the dtypes' types.
             DType::I64 => unsafe { job.lines::<T, i64>() },
@@ -107,6 +118,58 @@ impl Job<'_> {
 }
 
 impl Job<'_> {
+    /// Whether lines of short floats along the last axis get so many summands that they are widened as a whole first. Each sum is
+    /// rounded once then.
+    fn sums_lines(&self) -> bool {
+        let is_short = matches!(self.output.dtype, DType::Bf16 | DType::F16);
+        let along = self.updates_shape[self.axis];
+        is_short
+            && self.kind == ScatterKind::Add
+            && self.updates_shape[self.axis + 1..].iter().all(|&n| n == 1)
+            && self.output.strides[self.axis] == 1
+            && along >= self.size / 2
+            && self.size <= MOST_SUMS
+    }
+
+    /// Sums of lines along the last axis.
+    ///
+    /// # Safety
+    /// As [`run`], with `T` and `I` the element types of output and index.
+    unsafe fn line_sums<T: ShortFloat, I: Element<Wide = i64>>(&self) -> Result<(), LaunchError> {
+        let (axis, head) = (self.axis, ..self.axis);
+        let (outer, along, size) = (&self.updates_shape[head], self.updates_shape[self.axis], self.size);
+        let lines: usize = outer.iter().product();
+        let (i, u, o) = (&self.index.strides, &self.updates.strides, &self.output.strides);
+        let (bad, is_bad) = (AtomicI64::new(0), AtomicBool::new(false));
+        super::in_parallel(lines, along, &|begin, end| {
+            let mut sums = vec![0f32; size];
+            visit(outer, [&i[head], &u[head], &o[head]], begin, end, |_, [index, updates, output]| {
+                // SAFETY: the line is inside the view, and no other job writes it.
+                let line = unsafe { std::slice::from_raw_parts_mut(self.output.at::<T>(output), size) };
+                widen_line(line, &mut sums);
+                // SAFETY: the first elements of the lines, or places beside empty ones that are not used.
+                let (index, updates) = unsafe { (self.index.at::<I>(index), self.updates.at::<T>(updates)) };
+                for n in 0..along as isize {
+                    // SAFETY: n < along, so that both are inside their views.
+                    let (at, update) =
+                        unsafe { ((*index.offset(n * i[axis])).widen(), *updates.offset(n * u[axis])) };
+                    match sums.get_mut(at as usize) {
+                        Some(sum) => *sum += update.to_single(),
+                        None => {
+                            bad.store(at, Ordering::Relaxed);
+                            is_bad.store(true, Ordering::Relaxed);
+                        }
+                    }
+                }
+                narrow_line(&sums, line);
+            });
+        });
+        match is_bad.into_inner() {
+            false => Ok(()),
+            true => Err(LaunchError::IndexOutOfRange { index: bad.into_inner(), size: size as i64 }),
+        }
+    }
+
     /// Scatters a part of one line whose rows each have one index; an index that is out of range is returned and its row left out.
     ///
     /// # Safety
@@ -194,6 +257,44 @@ impl Job<'_> {
             });
         }
         fault
+    }
+}
+
+/// Sums of a line that are kept at once: a second-level cache holds them.
+const MOST_SUMS: usize = 1 << 16;
+
+/// Code of a function with vectors of 256 bits where the machine has them.
+macro_rules! with_avx2 {
+    ($(#[$doc:meta])* fn $name:ident<$T:ident: $bound:ident>($($argument:ident: $type:ty),*) $body:block) => {
+        $(#[$doc])*
+        fn $name<$T: $bound>($($argument: $type),*) {
+            #[inline(always)]
+            fn plain<$T: $bound>($($argument: $type),*) $body
+            #[cfg(target_arch = "x86_64")]
+            if std::arch::is_x86_feature_detected!("avx2") {
+                #[target_feature(enable = "avx2")]
+                fn wide<$T: $bound>($($argument: $type),*) {
+                    plain($($argument),*)
+                }
+                // SAFETY: the machine has it.
+                return unsafe { wide($($argument),*) };
+            }
+            plain($($argument),*)
+        }
+    };
+}
+
+with_avx2! {
+    /// Elements as f32.
+    fn widen_line<T: ShortFloat>(line: &[T], sums: &mut [f32]) {
+        sums.iter_mut().zip(line).for_each(|(sum, element)| *sum = element.to_single());
+    }
+}
+
+with_avx2! {
+    /// Elements that f32 are rounded to.
+    fn narrow_line<T: ShortFloat>(sums: &[f32], line: &mut [T]) {
+        line.iter_mut().zip(sums).for_each(|(element, sum)| *element = T::of_single(*sum));
     }
 }
 

@@ -3,7 +3,6 @@
 use super::element::{Element, Wide, with_element};
 use super::{View, in_parallel, visit, without};
 use kiln_runtime::LaunchError;
-use std::cmp::Ordering;
 
 /// # Safety
 /// Both views reach only inside their buffers over `shape` (the output with `count` elements along `axis`).
@@ -37,26 +36,29 @@ unsafe fn lines<T: Element>(shape: &[usize], axis: usize, descending: bool, coun
     let lines: usize = outer.iter().product();
     let (from, to) = (without(&input.strides, axis), without(&output.strides, axis));
     let (step_in, step_out) = (input.strides[axis], output.strides[axis]);
-    // Equal keys keep their order because the position breaks the tie, so an unstable sort is enough.
-    let order = |a: &(T::Wide, i64), b: &(T::Wide, i64)| -> Ordering {
-        let by_key = T::Wide::order(a.0, b.0);
-        (if descending { by_key.reverse() } else { by_key }).then(a.1.cmp(&b.1))
-    };
+    let flip = if descending { u64::MAX } else { 0 };
     in_parallel(lines, length.saturating_mul(8), &|begin, end| {
-        let mut keys: Vec<(T::Wide, i64)> = Vec::with_capacity(length);
+        // Equal ranks keep their order because the position breaks the tie, so an unstable sort is enough.
+        let (mut keys, mut other): (Vec<(u64, i64)>, Vec<(u64, i64)>) = (Vec::with_capacity(length), Vec::new());
         visit(&outer, [&from, &to], begin, end, |_, [at_in, at_out]| {
             keys.clear();
             for i in 0..length as isize {
                 // SAFETY: i < length, so the element is inside the view.
-                keys.push((unsafe { *input.at::<T>(at_in + i * step_in) }.widen(), i as i64));
+                let value = unsafe { *input.at::<T>(at_in + i * step_in) }.widen();
+                keys.push((value.rank() ^ flip, i as i64));
             }
             if count < length {
                 if count > 0 {
-                    keys.select_nth_unstable_by(count - 1, order);
+                    keys.select_nth_unstable(count - 1);
                 }
                 keys.truncate(count);
             }
-            keys.sort_unstable_by(order);
+            // Digits keep the order that equal ranks have, which choosing the first ones does not.
+            if count < length.max(BY_DIGITS) {
+                keys.sort_unstable()
+            } else {
+                by_wide_digits(&mut keys, &mut other)
+            }
             for (i, (_, index)) in keys.iter().enumerate() {
                 // SAFETY: i < count, so the element is inside the view.
                 unsafe { *output.at::<i64>(at_out + i as isize * step_out) = *index };
@@ -185,6 +187,35 @@ fn by_digits(keys: &mut Vec<u64>, other: &mut Vec<u64>) {
     }
 }
 
+/// Radix sort by ranks of 64 bits, of pairs whose positions ascend. Digits that all ranks have in common, as small integers have most of
+/// them, are passed over.
+fn by_wide_digits(keys: &mut Vec<(u64, i64)>, other: &mut Vec<(u64, i64)>) {
+    const VALUES: usize = 1 << DIGIT;
+    let (all, any) = keys.iter().fold((u64::MAX, 0), |(all, any), key| (all & key.0, any | key.0));
+    let varies = all ^ any;
+    other.resize(keys.len(), (0, 0));
+    let mut counts = vec![0usize; VALUES];
+    let mut shift = 0;
+    while shift < u64::BITS && varies >> shift != 0 {
+        // From the lowest bit that is not the same in all.
+        shift += (varies >> shift).trailing_zeros();
+        let digit = |key: u64| (key >> shift) as usize & (VALUES - 1);
+        counts.fill(0);
+        keys.iter().for_each(|key| counts[digit(key.0)] += 1);
+        let mut before = 0;
+        for count in counts.iter_mut() {
+            before += std::mem::replace(count, before);
+        }
+        for &key in &*keys {
+            let place = &mut counts[digit(key.0)];
+            other[*place] = key;
+            *place += 1;
+        }
+        std::mem::swap(keys, other);
+        shift += DIGIT;
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -205,6 +236,23 @@ mod tests {
             expected.sort_unstable();
             by_digits(&mut keys, &mut Vec::new());
             assert_eq!(keys, expected);
+        }
+    }
+
+    #[test]
+    fn wide_digits_sort_as_comparisons_do() {
+        let mut state = 9u64;
+        for (length, kept) in [(0, u64::MAX), (1, 1), (3000, u64::MAX), (5000, 0xffff), (5000, 0xf0_0000_0000_00f0), (99, 0)] {
+            let mut keys: Vec<(u64, i64)> = (0..length)
+                .map(|i| {
+                    state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                    ((state ^ state >> 32) & kept | 1 << 63, i)
+                })
+                .collect();
+            let mut expected = keys.clone();
+            expected.sort_unstable();
+            by_wide_digits(&mut keys, &mut Vec::new());
+            assert_eq!(keys, expected, "{length} {kept:x}");
         }
     }
 
@@ -230,15 +278,27 @@ mod tests {
         }
     }
 
+    /// NaN last.
+    fn order(a: f64, b: f64) -> std::cmp::Ordering {
+        a.partial_cmp(&b).unwrap_or_else(|| a.is_nan().cmp(&b.is_nan()))
+    }
+
     #[test]
     fn ranks_order_as_elements_do() {
         let floats =
             [f32::NAN, f32::INFINITY, 1e30, 1.0, f32::MIN_POSITIVE, 1e-45, 0.0, -0.0, -1e-45, -2.5, f32::NEG_INFINITY];
         for a in floats.into_iter().chain([-f32::NAN]) {
             for b in floats {
-                assert_eq!(a.rank().cmp(&b.rank()), <f64 as Wide>::order(a.into(), b.into()), "{a} {b}");
+                assert_eq!(a.rank().cmp(&b.rank()), order(a.into(), b.into()), "{a} {b}");
             }
         }
+        let wide = [f64::NAN, f64::INFINITY, 1e300, 1.0, 5e-324, 0.0, -0.0, -5e-324, -2.5, f64::NEG_INFINITY, -f64::NAN];
+        for a in wide {
+            for b in wide {
+                assert_eq!(Wide::rank(a).cmp(&Wide::rank(b)), order(a, b), "{a} {b}");
+            }
+        }
+        assert!(Wide::rank(i64::MIN) < Wide::rank(-1i64) && Wide::rank(-1i64) < Wide::rank(0i64));
         for (a, b) in [(i32::MIN, i32::MAX), (-1, 0), (0, 1)] {
             assert!(a.rank() < b.rank());
         }

@@ -114,6 +114,9 @@ macro_rules! over {
                     $(ScalarFn::$short => each(dst, a, b, lanes, |x: $lane, y: $lane| {
                         ScalarFn::$short.$meaning(x.into(), y.into()) as $lane
                     }),)*
+                    ScalarFn::Binary(BinaryOp::Gcd) => each(dst, a, b, lanes, |x: $lane, y: $lane| {
+                        ScalarFn::Binary(BinaryOp::Gcd).$meaning(x.into(), y.into()) as $lane
+                    }),
                     f => each(dst, a, b, lanes, |x: $lane, y: $lane| f.$meaning(x.into(), y.into()) as $lane),
                 }
             }

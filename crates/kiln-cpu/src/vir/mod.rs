@@ -159,8 +159,12 @@ pub enum BinOp {
     Sar,
     /// a shifted right by b, a number of bits below the width; zeros come in.
     Shr,
-    /// Upper half of the product of unsigned 32-bit integers.
-    MulHigh,
+    /// Products of unsigned 32-bit integers in even lanes: the low half of each in the even lane, the high half in the odd one after it.
+    MulEven,
+    /// 32-bit lanes: the even lanes of a, and those of b in the odd lanes after them.
+    ZipEven,
+    /// The smaller of the unsigned bytes of 32-bit lanes.
+    MinBytes,
 }
 
 /// The sign of a product and of what is added to it.
@@ -189,6 +193,8 @@ pub enum UnOp {
     Trunc,
     /// Absolute value of integers, wrapping.
     AbsInt,
+    /// 32-bit lanes: the odd lanes in the even ones before them, zero in the odd ones.
+    OddToEven,
     /// Opposite of a mask.
     Not,
 }
@@ -341,7 +347,7 @@ pub enum Op {
     Convert(Ty),
     /// Vector of F32: rounded to the precision of a short float; NaN stays NaN.
     RoundTo(DType),
-    /// Vector of 32-bit lanes: lane b\[i\] of a in lane i, where b is a vector of lane numbers.
+    /// Vector: lane b\[i\] of a in lane i, where b is a vector of lane numbers, integers as wide as the lanes.
     Permute,
     /// Vector of I32: a, rounded to bf16, in the low halves and b in the high halves.
     PackBf16,

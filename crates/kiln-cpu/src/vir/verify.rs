@@ -421,6 +421,7 @@ impl Checker<'_> {
                 such(match op {
                     UnOp::Not => ty == mask,
                     UnOp::AbsInt => is_vector(ty) && !ty.is_float(),
+                    UnOp::OddToEven => ty == Ty::I32,
                     UnOp::Sqrt | UnOp::Round | UnOp::Floor | UnOp::Ceil | UnOp::Trunc => ty.is_float(),
                 })?;
                 self.args(inst, &[Is(ty)])?;
@@ -447,8 +448,8 @@ impl Checker<'_> {
                 ty
             }
             Op::Permute => {
-                such(is_vector(ty) && ty.lane_bytes() == 4)?;
-                self.args(inst, &[Is(ty), Is(Ty::I32)])?;
+                such(is_vector(ty))?;
+                self.args(inst, &[Is(ty), Is(ty.as_int())])?;
                 ty
             }
             Op::PackBf16 => {
@@ -521,7 +522,7 @@ fn has_binary(op: BinOp, ty: Ty) -> bool {
         _ if !is_vector(ty) => false,
         BinOp::Div => ty != Ty::I64,
         BinOp::Shl | BinOp::Sar | BinOp::Shr => !ty.is_float(),
-        BinOp::MulHigh => ty == Ty::I32,
+        BinOp::MulEven | BinOp::ZipEven | BinOp::MinBytes => ty == Ty::I32,
         _ => true,
     }
 }

@@ -99,6 +99,11 @@ template <class T> T int_abs(T x) { return x < 0 ? int_neg(x) : x; }
 template <class T> T int_sign(T x) { return (T)((x > 0) - (x < 0)); }
 template <class T> T int_div(T x, T y) { return y == 0 ? 0 : y == -1 ? int_neg(x) : x / y; }
 template <class T> T int_rem(T x, T y) { return y == 0 || y == -1 ? 0 : x % y; }
+template <class T> T int_gcd(T x, T y) {
+  unsigned long long a = x < 0 ? 0ull - (unsigned long long)x : (unsigned long long)x, b = y < 0 ? 0ull - (unsigned long long)y : (unsigned long long)y;
+  while (b) { const unsigned long long rest = a % b; a = b; b = rest; }
+  return (T)a;
+}
 template <class T> T shl(T x, T y) { return y >= 0 && y < (T)(8 * sizeof(T)) ? (T)((unsigned long long)x << y) : 0; }
 template <class T> T shr(T x, T y) { return x >> (y >= 0 && y < (T)(8 * sizeof(T)) ? y : (T)(8 * sizeof(T) - 1)); }
 template <class T> T float_sign(T x) { return x != x || x == 0 ? x : x > 0 ? (T)1 : (T)-1; }

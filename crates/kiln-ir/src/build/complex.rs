@@ -70,9 +70,10 @@ pub fn complex_scale<E: Emit>(e: &mut E, x: &E::Value, real: &E::Value) -> Built
 }
 
 /// The discrete Fourier transform of complex numbers along an axis, Σ x·e^(∓2πi·jk/n) (minus for `forward`), times a factor.
-/// A known length that is no prime is split by Cooley and Tukey's rule: n·(a + b) steps for n = a·b instead of n², and sums
-/// that are as short; a large prime is a convolution of a power of two by Bluestein's. What is left, and a symbolic n, is a product
-/// with the n×n matrix of roots of unity, gathered from a table of n of them.
+/// A known length without large prime factors takes a few passes over all elements, each of which transforms up to 16 of them at a time
+/// in registers ([`super::fourier`]). Another that is no prime is split by Cooley and Tukey's rule: n·(a + b) steps for n = a·b instead of
+/// n², and sums that are as short; a large prime is a convolution of a power of two by Bluestein's. What is left, and a symbolic n, is a
+/// product with the n×n matrix of roots of unity, gathered from a table of n of them.
 #[track_caller]
 pub fn dft<E: Emit>(e: &mut E, x: &E::Value, axis: usize, forward: bool, factor: f64) -> Built<E> {
     const NAME: &str = "dft";
@@ -82,6 +83,9 @@ pub fn dft<E: Emit>(e: &mut E, x: &E::Value, axis: usize, forward: bool, factor:
         return fail::<_, E>(NAME, TypeError::AxisOutOfRange { axis, ty });
     }
     let n = ty.shape[axis].clone();
+    if let Some(radices) = n.as_usize().and_then(super::fourier::radices) {
+        return super::fourier::passes(e, x, axis, forward, factor, &radices);
+    }
     if let Some((a, b)) = n.as_usize().and_then(even_split) {
         return split_dft(e, x, axis, forward, factor, a, b);
     }

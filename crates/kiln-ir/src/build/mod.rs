@@ -19,6 +19,7 @@ mod digamma;
 mod einsum;
 mod erfc;
 mod fold;
+mod fourier;
 mod index;
 mod index_axes;
 mod integer;

@@ -3,7 +3,7 @@
 use super::shape::check_axis;
 use super::{
     Built, Emit, add, along_axis, arange, broadcast_to, cast, compare_scalar, concat, div, fail, full, full_like,
-    index_select, iota, mul, reshape, scatter_rows, select, size_value, slice_axis, unsqueeze,
+    index_select, iota, mul, permute, reshape, scatter_rows, select, size_value, slice_axis, unsqueeze,
 };
 use crate::{CompareOp, DType, Dim, Op, Scalar, ScatterKind, TensorType, TypeError};
 
@@ -212,10 +212,117 @@ fn strided_places<E: Emit>(
     reshape(e, &places, &[count])
 }
 
-/// A strided view of x, taken as one row-major vector, of these sizes, strides and this offset: a gather.
+/// A strided view as a block: a part of each axis of a row-major tensor that has the elements of the vector.
+struct StridedBlock {
+    /// The axes of the tensor, and the part of each that the view has: its first element and how many.
+    axes: Vec<i64>,
+    parts: Vec<(i64, i64)>,
+    /// The axis of the view that each axis is, if it is one.
+    of_view: Vec<Option<usize>>,
+}
+
+impl StridedBlock {
+    /// `None` for views whose sizes are not known, whose axes overlap or whose strides do not divide each other.
+    fn new(elements: &Dim, shape: &[Dim], strides: &[Dim], offset: &Dim) -> Option<StridedBlock> {
+        let mut span = elements.as_const().filter(|n| *n > 0)?;
+        let mut rest = offset.as_const().filter(|n| (0..span).contains(n))?;
+        let mut axes = Vec::with_capacity(shape.len());
+        for (axis, (size, stride)) in shape.iter().zip(strides).enumerate() {
+            match (size.as_const()?, stride.as_const()?) {
+                (1, _) => {}
+                (size, stride) if size > 1 && stride > 0 => axes.push((stride, size, axis)),
+                _ => return None,
+            }
+        }
+        axes.sort_by_key(|(stride, ..)| -stride);
+        let mut block = StridedBlock { axes: Vec::new(), parts: Vec::new(), of_view: Vec::new() };
+        for (stride, size, axis) in axes {
+            let first = rest / stride;
+            if span % stride != 0 || first + size > span / stride {
+                return None;
+            }
+            block.push(span / stride, (first, size), Some(axis));
+            (span, rest) = (stride, rest % stride);
+        }
+        if span > 1 {
+            block.push(span, (rest, 1), None);
+        }
+        Some(block)
+    }
+
+    fn push(&mut self, axis: i64, part: (i64, i64), of_view: Option<usize>) {
+        self.axes.push(axis);
+        self.parts.push(part);
+        self.of_view.push(of_view);
+    }
+
+    /// Axes of the view in the order of the block's.
+    fn order(&self) -> impl Iterator<Item = usize> {
+        self.of_view.iter().flatten().copied()
+    }
+
+    /// The vector as a tensor with the block's axes.
+    #[track_caller]
+    fn whole<E: Emit>(&self, e: &mut E, x: &E::Value) -> Built<E> {
+        let axes: Vec<Dim> = self.axes.iter().map(|&n| Dim::from(n)).collect();
+        reshape(e, x, &axes)
+    }
+
+    /// The view.
+    #[track_caller]
+    fn read<E: Emit>(&self, e: &mut E, x: &E::Value, shape: &[Dim]) -> Built<E> {
+        let mut y = self.whole(e, x)?;
+        for (axis, &(first, size)) in self.parts.iter().enumerate() {
+            y = slice_axis(e, &y, axis, &Dim::from(first), &Dim::from(size), 1)?;
+        }
+        let sorted: Vec<Dim> = self.order().map(|axis| shape[axis].clone()).collect();
+        let y = reshape(e, &y, &sorted)?;
+        // From the block's order back to that of the view's axes, without those of size one.
+        let mut back: Vec<usize> = (0..sorted.len()).collect();
+        let order: Vec<usize> = self.order().collect();
+        back.sort_by_key(|&at| order[at]);
+        let y = permute(e, &y, &back)?;
+        reshape(e, &y, shape)
+    }
+
+    /// The vector with the view replaced.
+    #[track_caller]
+    fn write<E: Emit>(&self, e: &mut E, x: &E::Value, part: &E::Value) -> Built<E> {
+        let shape = e.ty(part).shape;
+        let order: Vec<usize> = self.order().collect();
+        let mut kept = order.clone();
+        kept.sort_unstable();
+        let sizes: Vec<Dim> = kept.iter().map(|&axis| shape[axis].clone()).collect();
+        let part = reshape(e, part, &sizes)?;
+        let to: Vec<usize> = order.iter().filter_map(|axis| kept.iter().position(|k| k == axis)).collect();
+        let part = permute(e, &part, &to)?;
+        let sizes: Vec<Dim> = self.parts.iter().map(|&(_, size)| Dim::from(size)).collect();
+        let part = reshape(e, &part, &sizes)?;
+        let whole = self.whole(e, x)?;
+        self.put(e, &whole, &part, 0)
+    }
+
+    /// x with the parts of an axis and those after it replaced.
+    #[track_caller]
+    fn put<E: Emit>(&self, e: &mut E, x: &E::Value, part: &E::Value, axis: usize) -> Built<E> {
+        let Some(&(first, size)) = self.parts.get(axis) else { return Ok(part.clone()) };
+        let (first, size) = (Dim::from(first), Dim::from(size));
+        let within = slice_axis(e, x, axis, &first, &size, 1)?;
+        let within = self.put(e, &within, part, axis + 1)?;
+        slice_scatter(e, x, &within, axis, &first, 1)
+    }
+}
+
+/// A strided view of x, taken as one row-major vector, of these sizes, strides and this offset: slices where the strides are those of a
+/// row-major tensor, else a gather.
 #[track_caller]
 pub fn as_strided<E: Emit>(e: &mut E, x: &E::Value, shape: &[Dim], strides: &[Dim], offset: &Dim) -> Built<E> {
     let ty = e.ty(x);
+    if strides.len() == shape.len()
+        && let Some(block) = StridedBlock::new(&ty.elements(), shape, strides, offset)
+    {
+        return block.read(e, x, shape);
+    }
     let places = strided_places(e, "as_strided", &ty, shape, strides, offset)?;
     let flat = reshape(e, x, &[ty.elements()])?;
     let picked = index_select(e, &flat, 0, &places)?;
@@ -232,6 +339,12 @@ pub fn as_strided_scatter<E: Emit>(
     offset: &Dim,
 ) -> Built<E> {
     let (ty, shape) = (e.ty(x), e.ty(part).shape);
+    if strides.len() == shape.len()
+        && let Some(block) = StridedBlock::new(&ty.elements(), &shape, strides, offset)
+    {
+        let written = block.write(e, x, part)?;
+        return reshape(e, &written, &ty.shape);
+    }
     let places = strided_places(e, "as_strided_scatter", &ty, &shape, strides, offset)?;
     let flat = reshape(e, x, &[ty.elements()])?;
     let count = e.ty(part).elements();

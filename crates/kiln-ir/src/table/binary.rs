@@ -95,6 +95,24 @@ fn amount(dtype: DType, y: i64) -> Option<i64> {
     (0..dtype.size_in_bits() as i64).contains(&y).then_some(y)
 }
 
+/// Stein's algorithm, which divides by two alone.
+fn greatest_common_divisor(x: i64, y: i64) -> i64 {
+    let (mut a, mut b) = (x.unsigned_abs(), y.unsigned_abs());
+    if a == 0 || b == 0 {
+        return (a | b) as i64;
+    }
+    let twos = (a | b).trailing_zeros();
+    a >>= a.trailing_zeros();
+    b >>= b.trailing_zeros();
+    // Both are odd, their difference is not.
+    while a != b {
+        let rest = a.abs_diff(b);
+        b = a.min(b);
+        a = rest >> rest.trailing_zeros();
+    }
+    (a << twos) as i64
+}
+
 /// xʸ; the powers that one rounding gives are given so, which the library's are not always.
 fn pow(x: f64, y: f64) -> f64 {
     if y == 2.0 {
@@ -211,6 +229,11 @@ binary_ops! {
     Shr shr = "shr": BinaryRow {
         domain: Some((1, 0.0, 7.0)),
         ..bits(DTypeClass::Integer, |dtype, x, y| x >> amount(dtype, y).unwrap_or(dtype.size_in_bits() as i64 - 1))
+    }, None;
+    /// The greatest common divisor, not negative but where it is the size of the smallest integer; that of 0 and x is |x|.
+    Gcd gcd = "gcd": BinaryRow {
+        cost: 40, instructions: 80, fits: |dtype| dtype == DType::U8,
+        ..bits(DTypeClass::Integer, |_, x, y| greatest_common_divisor(x, y))
     }, None;
 }
 

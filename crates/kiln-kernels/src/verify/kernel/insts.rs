@@ -215,7 +215,7 @@ fn binary(op: BinaryOp, dtype: DType) -> Result<DType, Rule> {
         BinaryOp::Sub | BinaryOp::Div | BinaryOp::Rem => dtype != DType::Bool,
         BinaryOp::Pow | BinaryOp::Atan2 => dtype.is_float(),
         BinaryOp::And | BinaryOp::Or | BinaryOp::Xor => !dtype.is_float(),
-        BinaryOp::Shl | BinaryOp::Shr => !dtype.is_float() && dtype != DType::Bool,
+        BinaryOp::Shl | BinaryOp::Shr | BinaryOp::Gcd => !dtype.is_float() && dtype != DType::Bool,
     };
     if valid { Ok(dtype) } else { Err(Rule::NoSuchOp { op: op.name(), dtype }) }
 }
