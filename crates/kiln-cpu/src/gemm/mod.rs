@@ -19,6 +19,7 @@
 mod ahead;
 mod blocked;
 mod blocks;
+mod dense;
 mod direct;
 mod dot;
 mod dots;
@@ -46,6 +47,7 @@ mod transpose;
 mod windows;
 mod words;
 
+pub use dense::{Dense, pack_taps};
 pub use direct::{Direct, Gradient, WindowAxis};
 pub(crate) use pack::pack_rows;
 pub use packed::{PackedB, Panels};

@@ -49,6 +49,16 @@ impl Panels {
         self.nr
     }
 
+    /// Columns of the matrix.
+    pub(super) fn columns(&self) -> usize {
+        self.n
+    }
+
+    /// The target.
+    pub(super) fn isa(&self) -> Isa {
+        self.isa
+    }
+
     /// Bytes of memory, a multiple of a cache line.
     pub fn bytes(&self) -> usize {
         (self.n.div_ceil(self.nr) * self.panel_bytes()).next_multiple_of(64)

@@ -78,7 +78,7 @@ def build(case):
         missing = [name for name in network.load_state_dict(weights, strict=False).missing_keys if "num_batches" not in name]
         if missing:
             raise ValueError(f"no weights for {missing[:3]}")
-    dtype = next(iter(weights.values())).dtype
+    dtype = next(x.dtype for x in weights.values() if x.is_floating_point())
     return network.to(case["device"], dtype).train(case["kind"] == "train")
 
 
