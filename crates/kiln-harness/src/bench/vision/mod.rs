@@ -11,7 +11,7 @@ use super::outputs::Outputs;
 use super::peer::TorchPeer;
 use super::record::{Record, Subject, best_kiln, best_peer};
 use super::turns::{self, Own};
-use super::{Arguments, report, table};
+use super::{Arguments, launches, report, table};
 use kiln::{Compiled, DType, Device, Options, Tensor, safetensors};
 use kiln_terminal::failure::{Failure, Outcome};
 use networks::{Function, Network};
@@ -122,6 +122,11 @@ fn measure(
     let setup = turns::Peer::setup(peer.as_deref_mut(), asked.clone(), threads, &modes);
     let own = sides.iter().map(|side| Own::new(|| side.run.call(&inputs))).collect();
     let (timings, mut torch) = turns::take_all(arguments, own, setup)?;
+    if arguments.explain {
+        for side in &sides {
+            println!("{}:\n{}", side.mode, launches::table(&side.run.explain(&inputs)?));
+        }
+    }
     let subject = Subject {
         what: "vision".into(),
         model: format!("{} {image}²", network.name()),
