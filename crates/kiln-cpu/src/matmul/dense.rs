@@ -16,7 +16,11 @@ use kiln_runtime::{LaunchError, RawBuffer};
 /// Results of a group from which on most lanes of a panel have one.
 const FEWEST_OUTPUTS: usize = 24;
 /// Products of a sum from which on a tile is worth its transposition.
-const FEWEST_SUMMED: usize = 27;
+const FEWEST_SUMMED: usize = 24;
+
+/// Pixels of a row of single ones.
+const LONGEST_ROW: usize = 256;
+const SHORTEST_ROW: usize = 4;
 
 /// A convolution in symbolic sizes.
 pub(super) struct DenseConvolution {
@@ -40,6 +44,7 @@ struct Parts {
 
 impl Parts {
     fn of(isa: Isa, kernel: &Kernel, body: &MatmulBody) -> Option<Parts> {
+        let swapped = !std::ptr::eq(Sides::of(body)?.left, &body.lhs);
         let [weights] = &body.rhs[..] else { return None };
         // Less precise products have instructions of their own.
         let exact = body.acc == DType::F32 && body.precision != Precision::Medium && body.before.is_none();
@@ -47,7 +52,7 @@ impl Parts {
             || !exact
             || body.batch.len() > 1
             || body.n.len() != 1
-            || !(2..=3).contains(&body.k.len())
+            || !(1..=3).contains(&body.k.len())
         {
             return None;
         }
@@ -59,7 +64,10 @@ impl Parts {
             return None;
         }
         let outputs = body.n[0].size.clone();
-        if outputs.as_const().is_some_and(|n| n < FEWEST_OUTPUTS as i64) {
+        // One tap: pixels side by side, whose results are, too. Everything else is a product like any other.
+        let pixel =
+            image.place.running.last().is_some_and(|stride| stride.as_const().is_some_and(|n| (1..=2).contains(&n)));
+        if outputs.as_const().is_some_and(|n| n < FEWEST_OUTPUTS as i64) || body.k.len() == 1 && !(pixel && swapped) {
             return None;
         }
         let groups_of = |axis: Option<&Axis>| axis.map_or(Dim::from(1), |axis| axis.size.clone());
@@ -189,13 +197,12 @@ fn found(image: &WindowParts, weights: &WindowParts, known: &Known<'_>) -> Resul
     let (Some(&[(_, weight_output)]), Some(windows)) = (Some(&outputs[..]), windows(&summed, &places, &guards)) else {
         return Ok(None);
     };
-    let (last, rows) = (summed.len() - 1, summed.len() == 3);
-    let taps = Taps {
-        channels: summed[0].0,
-        channel: steps[0],
-        y: if rows { (summed[1].0, steps[1]) } else { (1, 0) },
-        x: (summed[last].0, steps[last]),
+    let along = |from: usize, to: usize| match summed.len() > from {
+        true => (summed[to].0, steps[to]),
+        false => (1, 0),
     };
+    let last = summed.len() - 1;
+    let taps = Taps { channels: summed[0].0, channel: steps[0], y: along(2, 1), x: along(1, last) };
     let [y, x] = windows.axes;
     let dense = Dense {
         isa: Isa::Portable,
@@ -232,6 +239,9 @@ struct Windows {
 /// `None` unless results are `[images,] [rows,] pixels`, sums `channels, [taps of rows,] taps of pixels`, and every guard is over one of the
 /// last two axes.
 fn windows(summed: &[(usize, isize)], places: &[(usize, isize)], guards: &[Guarded]) -> Option<Windows> {
+    if summed.len() == 1 {
+        return points(places, guards);
+    }
     let rank = if summed.len() == 3 { 2 } else { 1 };
     if !(rank..=rank + 1).contains(&places.len()) {
         return None;
@@ -266,6 +276,38 @@ fn windows(summed: &[(usize, isize)], places: &[(usize, isize)], guards: &[Guard
     let (row_stride, y) = if rank == 2 { window(first, 1)? } else { (0, one) };
     let images = if first == 1 { places[0] } else { (1, 0) };
     (used == guards.len()).then_some(Windows { images, row_stride, pixel_stride, axes: [y, x] })
+}
+
+/// The same for windows of one pixel: rows are those of the images, or parts of them where pixels are one long row.
+fn points(places: &[(usize, isize)], guards: &[Guarded]) -> Option<Windows> {
+    let one = |places: usize| WindowAxis {
+        taps: 1,
+        stride: 1,
+        dilation: 1,
+        start: 0,
+        length: places as isize,
+        places,
+        weight_stride: 0,
+    };
+    let (images, rows, (pixels, pixel_stride)) = match *places {
+        _ if !guards.is_empty() => return None,
+        [x] => ((1, 0), (1, 0), x),
+        // Images and rows of pixels are told apart by nothing but their number.
+        [y, x] => (y, (1, 0), x),
+        [n, y, x] => (n, y, x),
+        _ => return None,
+    };
+    let (rows, pixels) = match rows.0 {
+        1 => {
+            let part = (1..=LONGEST_ROW.min(pixels)).rev().find(|part| pixels % part == 0)?;
+            ((pixels / part, pixel_stride * part as isize), part)
+        }
+        _ => (rows, pixels),
+    };
+    if pixels < SHORTEST_ROW && rows.0 > 1 || pixels > LONGEST_ROW {
+        return None;
+    }
+    Some(Windows { images, row_stride: rows.1, pixel_stride, axes: [one(rows.0), one(pixels)] })
 }
 
 impl DenseConvolution {
