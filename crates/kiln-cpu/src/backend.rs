@@ -149,14 +149,8 @@ impl Backend for CpuBackend {
     }
 
     fn compile_packing(&self, kernel: &Kernel, packing: &Packing) -> Result<Arc<dyn Executable>, Error> {
-        let right = match &kernel.body {
-            KernelBody::Matmul(body) => packing::RightOperand::of(self.isa, kernel, body, packing.buffer),
-            _ => None,
-        };
-        match right {
-            Some(right) => Ok(Arc::new(right)),
-            None => Err(self.error(format!("there is no packing {}", packing.key))),
-        }
+        packing::packer(self.isa, kernel, packing.buffer)
+            .ok_or_else(|| self.error(format!("there is no packing {}", packing.key)))
     }
 
     fn variants(&self, kernel: &Kernel, now: &Variant, sizes: &[i64]) -> Vec<Variant> {

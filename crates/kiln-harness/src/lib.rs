@@ -21,4 +21,3 @@ pub mod fuzz;
 pub mod selftest;
 
 mod models;
-mod vision;

@@ -147,6 +147,19 @@ fn convolutions_of_other_ranks_and_transposed_ones() -> Result<()> {
     Ok(())
 }
 
+/// An option that a convolution would have to ignore, and one that PyTorch does not take either.
+#[test]
+fn options_are_not_ignored() {
+    let (x, w) = (Tensor::ones([1, 2, 4, 4], DType::F32, Device::Cpu).unwrap(), [2, 2, 3, 3]);
+    let w = Tensor::ones(w, DType::F32, Device::Cpu).unwrap();
+    let options = Conv { output_padding: [0, 1], ..Conv::default() };
+    let plain = x.conv2d(&w, None, &options).unwrap_err().to_string();
+    assert!(plain.contains("conv2d: output_padding = 1, but only a transposed convolution has it"), "{plain}");
+    let transposed = x.conv_transpose2d(&w, None, &options).unwrap_err().to_string();
+    assert!(transposed.contains("smaller than the stride"), "{transposed}");
+    assert!(x.conv_transpose2d(&w, None, &Conv { stride: [1, 2], ..options }).is_ok());
+}
+
 #[test]
 fn pools_of_other_ranks() -> Result<()> {
     check("max_pool1d", nn::MaxPool1d(Pool { stride: [2], padding: [1], ..Pool::new([3]) }));
@@ -164,6 +177,9 @@ fn larger_images() {
     check("upsample_nearest1d", nn::Upsample::nearest(3));
     check("upsample_bilinear", nn::Upsample::linear(2, false));
     check("upsample_corners", nn::Upsample::linear(2, true));
+    check("upsample_bicubic", nn::Upsample::cubic(2, false));
+    check("upsample_bicubic_corners", nn::Upsample::cubic(3, true));
+    check("upsample_exact", nn::Upsample { scale: 3, mode: nn::Interpolation::NearestExact });
     check("pixel_shuffle", nn::PixelShuffle(2));
     check("pixel_unshuffle", nn::PixelUnshuffle(2));
     let x = Tensor::ones([1, 3, 2, 2], DType::F32, Device::Cpu).unwrap();

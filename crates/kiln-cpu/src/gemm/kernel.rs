@@ -150,6 +150,7 @@ pub(super) fn get(shape: Shape) -> Result<MicroFn, MemoryError> {
 pub(super) enum Key {
     Micro(Shape),
     Direct(super::direct::Shape),
+    Dense(super::dense::Shape),
     Gradient(super::direct::GradientShape),
     Dot(super::dot::Shape),
     Row(super::row::Shape),

@@ -20,6 +20,7 @@
 mod ahead;
 mod blocked;
 mod blocks;
+mod dense;
 mod direct;
 mod dot;
 mod dots;
@@ -48,6 +49,7 @@ mod transpose;
 mod windows;
 mod words;
 
+pub use dense::{Dense, pack_taps};
 pub use direct::{Direct, Gradient, WindowAxis};
 pub(crate) use few_rows::FewRows;
 pub(crate) use pack::pack_rows;

@@ -6,7 +6,7 @@ use super::plain::PlainLoad;
 use super::windows::WindowLoad;
 use super::{Known, Side, Sides};
 use crate::features::Isa;
-use crate::gemm::{Direct, WindowAxis};
+use crate::gemm::{Direct, Epilogue, GemmError, WindowAxis};
 use crate::loops::{Build, LoopKernel};
 use kiln_ir::{DType, Dim};
 use kiln_kernels::kernel::{Axis, Kernel, MatmulBody};
@@ -101,6 +101,11 @@ impl DirectConvolution {
             Some((window_parts(load, groups)?, weight_parts(weights, groups)?, groups_of(groups), outputs))
         };
         let Some((image, weights, groups, outputs)) = found() else { return Ok(None) };
+        // Sizes that are known say now whether it is one.
+        let known = Known { symbols: &[], values: &[] };
+        if let Ok(None) = windowed(&image, &weights, &outputs, &known) {
+            return Ok(None);
+        }
         // Groups are rows of the result like any other.
         let rows: Vec<Axis> = body.batch.iter().chain(sides.rows).cloned().collect();
         let whole = MatmulBody { batch: Vec::new(), ..body.clone() };
@@ -125,11 +130,8 @@ impl DirectConvolution {
         known: &Known<'_>,
     ) -> Result<bool, LaunchError> {
         let Some(direct) = self.at(isa, threads, buffers, known)? else { return Ok(false) };
-        let epilogue = FusedEpilogue::new(&self.tiles, buffers, known.values)?;
         // SAFETY: the caller guarantees the buffers, the kernel the strides.
-        let ran = unsafe { direct.run(&epilogue) };
-        let ran = ran.map_err(|error| LaunchError::Device { code: 0, message: error.to_string() })?;
-        epilogue.outcome().map(|()| ran)
+        launched(&self.tiles, buffers, known, |epilogue| unsafe { direct.run(epilogue) })
     }
 
     /// The convolution in numbers.
@@ -141,27 +143,7 @@ impl DirectConvolution {
         known: &Known<'_>,
     ) -> Result<Option<Direct>, LaunchError> {
         let number = |dim: &Dim| known.number(dim).map(|n| n as isize);
-        let pairs = |list: &[(Dim, Dim)]| -> Result<Vec<(usize, isize)>, LaunchError> {
-            list.iter().map(|(size, stride)| Ok((known.size(size)?, number(stride)?))).collect()
-        };
-        let numbers = |list: &[Dim]| list.iter().map(number).collect::<Result<Vec<_>, _>>();
-        let mut guards = Vec::with_capacity(self.image.guards.len());
-        for guard in &self.image.guards {
-            let low = number(&guard.low)?;
-            guards.push(Guarded {
-                summed: numbers(&guard.summed)?,
-                places: numbers(&guard.places)?,
-                start: number(&guard.start)? - low,
-                length: number(&guard.high)? - low,
-            });
-        }
-        let (summed, places) = (pairs(&self.image.summed)?, pairs(&self.image.places)?);
-        let element = number(&self.weights.element)?;
-        let Some(windows) = Windowed::of(&summed, &places, &guards, element) else { return Ok(None) };
-        // Pixels further apart are not copied by vectors, and take longer than they save where there are many results.
-        if windows.x.stride > 2 && known.size(&self.outputs)? > Direct::FEW_OUTPUTS {
-            return Ok(None);
-        }
+        let Some(windows) = windowed(&self.image, &self.weights, &self.outputs, known)? else { return Ok(None) };
         let size = |dtype: DType| (dtype.size_in_bits() / 8) as isize;
         let image = number(&self.image.first.rest)? * size(self.image.dtype);
         let weights = number(&self.weights.first.rest)? * size(self.weights.dtype);
@@ -220,6 +202,62 @@ fn weight_parts(load: &PlainLoad, groups: Option<&Axis>) -> Option<WeightParts> 
         output: load.row.clone(),
         element: load.column.clone(),
     })
+}
+
+/// What each axis is, where this is a convolution that is computed directly.
+fn windowed(
+    image: &WindowParts,
+    weights: &WeightParts,
+    outputs: &Dim,
+    known: &Known<'_>,
+) -> Result<Option<Windowed>, LaunchError> {
+    let Numbers { summed, places, guards } = image.numbers(known)?;
+    let element = known.number(&weights.element)? as isize;
+    let few = known.size(outputs)? <= Direct::FEW_OUTPUTS;
+    // Pixels further apart are not copied by vectors, and take longer than they save where there are many results.
+    let near = |windows: &Windowed| windows.x.stride <= 2 || few;
+    Ok(Windowed::of(&summed, &places, &guards, element).filter(near))
+}
+
+/// Runs a convolution with the epilogue of its tiles; false where it did nothing.
+pub(super) fn launched(
+    tiles: &Tiles,
+    buffers: &[RawBuffer],
+    known: &Known<'_>,
+    run: impl FnOnce(&dyn Epilogue) -> Result<bool, GemmError>,
+) -> Result<bool, LaunchError> {
+    let epilogue = FusedEpilogue::new(tiles, buffers, known.values)?;
+    let ran = run(&epilogue).map_err(|error| LaunchError::Device { code: 0, message: error.to_string() })?;
+    epilogue.outcome().map(|()| ran)
+}
+
+/// Pixels under windows, in numbers: size and stride of each summed axis and of each axis of results.
+pub(super) struct Numbers {
+    pub summed: Vec<(usize, isize)>,
+    pub places: Vec<(usize, isize)>,
+    pub guards: Vec<Guarded>,
+}
+
+impl WindowParts {
+    /// With the sizes of a launch.
+    pub fn numbers(&self, known: &Known<'_>) -> Result<Numbers, LaunchError> {
+        let number = |dim: &Dim| known.number(dim).map(|n| n as isize);
+        let numbers = |list: &[Dim]| list.iter().map(number).collect::<Result<Vec<_>, _>>();
+        let pairs = |list: &[(Dim, Dim)]| -> Result<Vec<(usize, isize)>, LaunchError> {
+            list.iter().map(|(size, stride)| Ok((known.size(size)?, number(stride)?))).collect()
+        };
+        let guard = |guard: &GuardParts| -> Result<Guarded, LaunchError> {
+            let low = number(&guard.low)?;
+            Ok(Guarded {
+                summed: numbers(&guard.summed)?,
+                places: numbers(&guard.places)?,
+                start: number(&guard.start)? - low,
+                length: number(&guard.high)? - low,
+            })
+        };
+        let guards = self.guards.iter().map(guard).collect::<Result<_, _>>()?;
+        Ok(Numbers { summed: pairs(&self.summed)?, places: pairs(&self.places)?, guards })
+    }
 }
 
 /// A guard in numbers.
@@ -328,7 +366,7 @@ fn taps_of<'a>(
     }
 }
 
-fn axis(
+pub(super) fn axis(
     places: usize,
     stride: isize,
     taps: usize,
@@ -354,6 +392,6 @@ fn axis(
     Some(WindowAxis { taps, stride, dilation, start, length, places, weight_stride })
 }
 
-fn common_divisor(a: isize, b: isize) -> isize {
+pub(super) fn common_divisor(a: isize, b: isize) -> isize {
     if b == 0 { a } else { common_divisor(b, a % b) }
 }

@@ -1,8 +1,8 @@
 //! Products that are gradients of a convolution's weights: a gradient times the pixels under every tap, summed over images and places,
 //! for all groups at once. What [`crate::gemm::Gradient`] computes without unfolding pixels.
 
-use super::direct::{GuardParts, Guarded, WindowParts, Windowed, window_parts};
-use super::fused::{FusedEpilogue, Tiles};
+use super::direct::{Numbers, WindowParts, Windowed, launched, window_parts};
+use super::fused::Tiles;
 use super::windows::WindowLoad;
 use super::{Known, Side, Sides};
 use crate::features::Isa;
@@ -80,11 +80,8 @@ impl DirectGradient {
         known: &Known<'_>,
     ) -> Result<bool, LaunchError> {
         let Some(gradient) = self.at(isa, threads, buffers, known)? else { return Ok(false) };
-        let epilogue = FusedEpilogue::new(&self.tiles, buffers, known.values)?;
         // SAFETY: the caller guarantees the buffers, the kernel the strides.
-        let ran = unsafe { gradient.run(&epilogue) };
-        let ran = ran.map_err(|error| LaunchError::Device { code: 0, message: error.to_string() })?;
-        epilogue.outcome().map(|()| ran)
+        launched(&self.tiles, buffers, known, |epilogue| unsafe { gradient.run(epilogue) })
     }
 
     /// The gradient in numbers.
@@ -133,22 +130,8 @@ impl DirectGradient {
 
 /// What each axis is: taps and channels are columns of the result, places are summed.
 fn windowed(image: &WindowParts, known: &Known<'_>) -> Result<Option<Windowed>, LaunchError> {
-    let number = |dim: &Dim| known.number(dim).map(|n| n as isize);
-    let numbers = |list: &[Dim]| list.iter().map(number).collect::<Result<Vec<_>, _>>();
-    let pairs = |list: &[(Dim, Dim)]| -> Result<Vec<(usize, isize)>, LaunchError> {
-        list.iter().map(|(size, stride)| Ok((known.size(size)?, number(stride)?))).collect()
-    };
-    let guard = |guard: &GuardParts| -> Result<Guarded, LaunchError> {
-        let low = number(&guard.low)?;
-        Ok(Guarded {
-            summed: numbers(&guard.summed)?,
-            places: numbers(&guard.places)?,
-            start: number(&guard.start)? - low,
-            length: number(&guard.high)? - low,
-        })
-    };
-    let guards = image.guards.iter().map(guard).collect::<Result<Vec<_>, _>>()?;
-    Ok(Windowed::of(&pairs(&image.summed)?, &pairs(&image.places)?, &guards, 1))
+    let Numbers { summed, places, guards } = image.numbers(known)?;
+    Ok(Windowed::of(&summed, &places, &guards, 1))
 }
 
 /// The convolution without what it is made of.

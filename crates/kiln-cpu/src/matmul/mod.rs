@@ -4,6 +4,7 @@
 //!  lhs, rhs   plain strided loads  ──▶ gemm reads memory                 else ──▶ fused code makes rows on demand
 //!             loads through windows and padding  ──▶ gemm reads memory    (`windows`)
 //!  windows of a group with few results  ──▶ direct convolution of all groups   (`direct`)
+//!  windows of a group with many results  ──▶ dense convolution, weights packed (`dense`)
 //!  a gradient times windows, summed over places  ──▶ direct gradient of the weights   (`gradient`)
 //!  one row of known sizes, all plain   ──▶ one call of generated code (`row`)
 //!  a few rows of known sizes, panels   ──▶ a call a panel, then the epilogue (`few_rows`)
@@ -13,6 +14,7 @@
 //! The product is computed as `rows · columns`. Normally rows are the kernel's m axes; where the result is contiguous along
 //! m instead of n, the two sides are swapped.
 
+mod dense;
 mod direct;
 mod few_rows;
 mod fused;
@@ -29,6 +31,7 @@ use crate::loops::{Build, LoopKernel};
 use crate::pool;
 use crate::saved::Piece;
 use crate::small_vec::SmallVec;
+use dense::DenseConvolution;
 use direct::DirectConvolution;
 use few_rows::PackedRows;
 use fused::{FusedEpilogue, FusedRows, Maker, Tiles};
@@ -64,6 +67,8 @@ pub struct Matmul {
     few_rows: Option<Box<PackedRows>>,
     /// The convolution that it is, where it may have few results a group.
     direct: Option<Box<DirectConvolution>>,
+    /// The convolution that it is, where it may have many results a group.
+    dense: Option<Box<DenseConvolution>>,
     /// The gradient of a convolution's weights that it is.
     gradient: Option<Box<DirectGradient>>,
 }
@@ -98,6 +103,17 @@ impl Side {
             Side::Plain(_) | Side::Made { .. } | Side::Blocks(_) | Side::Packed { .. } => Ok(None),
         }
     }
+}
+
+/// What of a product was packed beforehand.
+enum Packed {
+    None,
+    /// The right operand.
+    Right(Side),
+    /// The weights of a dense convolution, in this buffer.
+    Convolution {
+        buffer: usize,
+    },
 }
 
 /// The destination of results.
@@ -139,7 +155,7 @@ impl<'a> Sides<'a> {
 impl Matmul {
     /// Compiles the parts that are not plain memory. `target` names the backend in an error.
     pub fn new(build: Build<'_>, kernel: &Kernel, body: &MatmulBody, target: &str) -> Result<Matmul, Error> {
-        Matmul::with_right(build, kernel, body, None, target)
+        Matmul::with_right(build, kernel, body, Packed::None, target)
     }
 
     /// The same with the right operand packed as [`packing::packing`] says, in that buffer.
@@ -151,17 +167,27 @@ impl Matmul {
         target: &str,
     ) -> Result<Matmul, Error> {
         let none = || Error::Compile { target: target.to_owned(), reason: format!("buffer {buffer} has no packing") };
+        if dense::Weights::of(build.isa, kernel, body, buffer).is_some() {
+            return Matmul::with_right(build, kernel, body, Packed::Convolution { buffer }, target);
+        }
         let right = packing::RightOperand::of(build.isa, kernel, body, buffer).ok_or_else(none)?;
-        Matmul::with_right(build, kernel, body, Some(Side::Packed { buffer, panels: right.panels }), target)
+        let side = Side::Packed { buffer, panels: right.panels };
+        Matmul::with_right(build, kernel, body, Packed::Right(side), target)
     }
 
     fn with_right(
         build: Build<'_>,
         kernel: &Kernel,
         body: &MatmulBody,
-        packed: Option<Side>,
+        packed: Packed,
         target: &str,
     ) -> Result<Matmul, Error> {
+        let (packed, weights) = match packed {
+            Packed::None => (None, None),
+            Packed::Right(side) => (Some(side), None),
+            Packed::Convolution { buffer } => (None, Some(buffer)),
+        };
+        let right_is_packed = packed.is_some();
         let none = || Error::Compile { target: target.to_owned(), reason: "several products in one kernel".into() };
         let sides = Sides::of(body).ok_or_else(none)?;
         let failed = |reason: String| Error::Compile { target: target.to_owned(), reason };
@@ -208,10 +234,17 @@ impl Matmul {
                 Finish::Fused(Box::new(tiles))
             }
         };
-        let direct = DirectConvolution::of(build, kernel, body, &sides, &left, &right).map_err(failed)?;
-        let gradient = match direct {
+        let direct = match weights {
             Some(_) => None,
-            None => DirectGradient::of(build, kernel, body, &sides, &right).map_err(failed)?,
+            None => DirectConvolution::of(build, kernel, body, &sides, &left, &right).map_err(failed)?,
+        };
+        let dense = match &direct {
+            None if !right_is_packed => DenseConvolution::of(build, kernel, body, &sides, weights).map_err(failed)?,
+            _ => None,
+        };
+        let gradient = match (&direct, &dense) {
+            (None, None) => DirectGradient::of(build, kernel, body, &sides, &right).map_err(failed)?,
+            _ => None,
         };
         let product = |axes: &[Axis]| axes.iter().map(|axis| &axis.size).product();
         let matmul = Matmul {
@@ -232,6 +265,7 @@ impl Matmul {
             row: None,
             few_rows: None,
             direct: direct.map(Box::new),
+            dense: dense.map(Box::new),
             gradient: gradient.map(Box::new),
         };
         matmul.prepared().map_err(|error| failed(error.to_string()))
@@ -273,6 +307,9 @@ impl Matmul {
         }
         if let Some(direct) = &self.direct {
             parts.push(("finishes results of several groups", direct.code()));
+        }
+        if let Some(dense) = &self.dense {
+            parts.push(("finishes results of a convolution", dense.code()));
         }
         if let Some(gradient) = &self.gradient {
             parts.push(("finishes gradients of weights", gradient.code()));
@@ -318,6 +355,12 @@ impl Matmul {
         if let Some(direct) = &self.direct
             // SAFETY: passed on from the caller.
             && unsafe { direct.launch(self.isa, threads, buffers, &known)? }
+        {
+            return Ok(());
+        }
+        if let Some(dense) = &self.dense
+            // SAFETY: passed on from the caller.
+            && unsafe { dense.launch(self.isa, threads, buffers, &known)? }
         {
             return Ok(());
         }

@@ -1,6 +1,7 @@
 //! Packed right operands: whether a product has one that is worth packing, and the code that packs it.
 
 use super::Sides;
+use super::dense::Weights;
 use super::plain::PlainLoad;
 use crate::features::Isa;
 use crate::gemm::{Matrix, Panels, TASK_WORK};
@@ -8,6 +9,7 @@ use crate::pool;
 use kiln_ir::{DType, Dim};
 use kiln_kernels::kernel::{InstKind, Kernel, KernelBody, MatmulBody};
 use kiln_runtime::{Executable, LaunchError, Packing, RawBuffer};
+use std::sync::Arc;
 
 /// Rows of the left operand from which the right one is packed by every product, so that packing it beforehand pays. With fewer
 /// rows it is read in place, by all threads at once, which only one thread on panels beats.
@@ -71,9 +73,23 @@ fn is_read_by_right_alone(body: &MatmulBody, buffer: usize) -> bool {
     !body.lhs.insts.iter().chain(&body.epilogue).any(|inst| touches(&inst.kind))
 }
 
-/// The packing of a kernel's buffer, if it is the right operand of a product with columns enough for a panel.
+/// The code that packs an operand of a kernel, if there is one.
+pub(crate) fn packer(isa: Isa, kernel: &Kernel, buffer: usize) -> Option<Arc<dyn Executable>> {
+    let KernelBody::Matmul(body) = &kernel.body else { return None };
+    if let Some(weights) = Weights::of(isa, kernel, body, buffer) {
+        return Some(Arc::new(weights));
+    }
+    Some(Arc::new(RightOperand::of(isa, kernel, body, buffer)?))
+}
+
+/// The packing of a kernel's buffer, if it is the weights of a dense convolution, or the right operand of a product with columns enough for a
+/// panel.
 pub(crate) fn packing(isa: Isa, kernel: &Kernel, buffer: usize) -> Option<Packing> {
     let KernelBody::Matmul(body) = &kernel.body else { return None };
+    if let Some(weights) = Weights::of(isa, kernel, body, buffer) {
+        let (key, bytes) = (format!("convolution {weights:?}"), weights.panels.bytes());
+        return Some(Packing { buffer, key, bytes, pays: true });
+    }
     let right = RightOperand::of(isa, kernel, body, buffer)?;
     let rows: Dim = body.m.iter().map(|axis| &axis.size).product();
     let columns: Dim = body.n.iter().map(|axis| &axis.size).product();
@@ -92,11 +108,24 @@ pub(crate) fn packing(isa: Isa, kernel: &Kernel, buffer: usize) -> Option<Packin
     Some(Packing { buffer, key: right.key(), bytes: right.panels.bytes(), pays, pays_in_turns })
 }
 
+/// Where an operand is, and where its packing goes.
+fn from_to(buffers: &[RawBuffer]) -> Result<[RawBuffer; 2], LaunchError> {
+    let wrong = |_| LaunchError::WrongArguments { what: "buffers", expected: 2, got: buffers.len() };
+    <[RawBuffer; 2]>::try_from(buffers).map_err(wrong)
+}
+
+impl Executable for Weights {
+    unsafe fn launch(&self, buffers: &[RawBuffer], _sizes: &[i64]) -> Result<(), LaunchError> {
+        let [from, to] = from_to(buffers)?;
+        // SAFETY: the caller guarantees the source; the target has the size that `packing` requires.
+        unsafe { self.pack(from.ptr, to.ptr) };
+        Ok(())
+    }
+}
+
 impl Executable for RightOperand {
     unsafe fn launch(&self, buffers: &[RawBuffer], _sizes: &[i64]) -> Result<(), LaunchError> {
-        let &[from, to] = buffers else {
-            return Err(LaunchError::WrongArguments { what: "buffers", expected: 2, got: buffers.len() });
-        };
+        let [from, to] = from_to(buffers)?;
         let width = (self.dtype.size_in_bits() / 8) as isize;
         let matrix = Matrix {
             data: from.ptr.wrapping_offset(self.offset * width),

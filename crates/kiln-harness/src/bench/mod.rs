@@ -80,7 +80,7 @@ pub struct Arguments {
     /// What to measure
     #[arg(value_enum)]
     what: Benchmark,
-    /// Folder, GGUF file, or preset (decode, forward; default of decode: the embedded stories260K); gpt2 or vit, with sizes that differ as in gpt2:layers=2,batch=4 (train)
+    /// Folder, GGUF file, or preset (decode, forward; default of decode: the embedded stories260K); gpt2 or vit, with sizes that differ as in gpt2:layers=2,batch=4 (train); networks as resnet-50,unet,resnet-50:train (vision; default: all on the CPU)
     #[arg(long)]
     model: Option<String>,
     /// Where
@@ -155,7 +155,7 @@ pub struct Arguments {
     /// Do not compile with torch.compile (it takes seconds to minutes a case)
     #[arg(long)]
     no_torch_compile: bool,
-    /// Show the launches of a step by what they compute, the longest first (train, forward of a model)
+    /// Show the launches of a step by what they compute, the longest first (train, vision, forward of a model)
     #[arg(long)]
     explain: bool,
     /// Make one first call and print it as JSON; what `first-call` starts its new processes with
@@ -201,7 +201,7 @@ enum Benchmark {
     Conv,
     /// Ops, products, convolutions, what is done with images and random graphs, compiled and eager; fails where compiled is slower
     NeverSlower,
-    /// Forward passes of a convolutional network, ResNet-50 with random weights
+    /// Forward passes and training steps of convolutional networks with random weights, the same ones as the peer's: ResNet, MobileNet, EfficientNet, ConvNeXt, a U-Net
     Vision,
     /// The published table, each row with PyTorch: on the CPU decode of four models, forward passes of 16, 128 and 512 tokens, first calls; on a GPU Llama-3-8B and Llama-3.2-1B in bf16
     Suite,

@@ -137,5 +137,8 @@ for name, both in [("lstm", False), ("lstm_both", True), ("gru", False), ("gru_b
     RESULT[f"{name}/hidden"] = last[0] if "lstm" in name else last
     if "lstm" in name:
         RESULT[f"{name}/cell"] = last[1]
+case("upsample_bicubic", nn.Upsample(scale_factor=2, mode="bicubic"), torch.randn(1, 2, 3, 4))
+case("upsample_bicubic_corners", nn.Upsample(scale_factor=3, mode="bicubic", align_corners=True), torch.randn(2, 1, 4, 3))
+case("upsample_exact", nn.Upsample(scale_factor=3, mode="nearest-exact"), torch.randn(1, 2, 3, 4))
 
 checkpoint.save(pathlib.Path(__file__).with_name("nn.safetensors"), {k: v.detach() for k, v in RESULT.items()})

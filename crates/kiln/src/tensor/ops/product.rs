@@ -195,7 +195,9 @@ impl Tensor {
     /// Cross-correlation of `[n, c, length]` with `weight: [o, c/groups, taps]`.
     #[track_caller]
     pub fn conv1d(&self, weight: &Tensor, bias: Option<&Tensor>, options: &Conv<1>) -> Result<Tensor> {
-        self.convolved("conv1d", weight, bias, &options.build(), None, &Source::caller())
+        let at = Source::caller();
+        options.check_plain("conv1d", &at)?;
+        self.convolved("conv1d", weight, bias, &options.build(), None, &at)
     }
 
     /// Cross-correlation of `[n, c, height, width]` with `weight: [o, c/groups, rows, columns]`.
@@ -210,34 +212,41 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn conv2d(&self, weight: &Tensor, bias: Option<&Tensor>, options: &Conv<2>) -> Result<Tensor> {
-        self.convolved("conv2d", weight, bias, &options.build(), None, &Source::caller())
+        let at = Source::caller();
+        options.check_plain("conv2d", &at)?;
+        self.convolved("conv2d", weight, bias, &options.build(), None, &at)
     }
 
     /// The transpose of [`Tensor::conv1d`], with `weight: [c, o/groups, taps]`.
     #[track_caller]
     pub fn conv_transpose1d(&self, weight: &Tensor, bias: Option<&Tensor>, options: &Conv<1>) -> Result<Tensor> {
-        let extra = &options.output_padding;
-        self.convolved("conv_transpose1d", weight, bias, &options.build(), Some(extra), &Source::caller())
+        let at = Source::caller();
+        let extra = options.check_transposed("conv_transpose1d", &at)?;
+        self.convolved("conv_transpose1d", weight, bias, &options.build(), Some(extra), &at)
     }
 
     /// The transpose of [`Tensor::conv2d`], with `weight: [c, o/groups, rows, columns]`.
     #[track_caller]
     pub fn conv_transpose2d(&self, weight: &Tensor, bias: Option<&Tensor>, options: &Conv<2>) -> Result<Tensor> {
-        let extra = &options.output_padding;
-        self.convolved("conv_transpose2d", weight, bias, &options.build(), Some(extra), &Source::caller())
+        let at = Source::caller();
+        let extra = options.check_transposed("conv_transpose2d", &at)?;
+        self.convolved("conv_transpose2d", weight, bias, &options.build(), Some(extra), &at)
     }
 
     /// Cross-correlation of `[n, c, depth, height, width]` with `weight: [o, c/groups, planes, rows, columns]`.
     #[track_caller]
     pub fn conv3d(&self, weight: &Tensor, bias: Option<&Tensor>, options: &Conv<3>) -> Result<Tensor> {
-        self.convolved("conv3d", weight, bias, &options.build(), None, &Source::caller())
+        let at = Source::caller();
+        options.check_plain("conv3d", &at)?;
+        self.convolved("conv3d", weight, bias, &options.build(), None, &at)
     }
 
     /// The transpose of [`Tensor::conv3d`], with `weight: [c, o/groups, planes, rows, columns]`.
     #[track_caller]
     pub fn conv_transpose3d(&self, weight: &Tensor, bias: Option<&Tensor>, options: &Conv<3>) -> Result<Tensor> {
-        let extra = &options.output_padding;
-        self.convolved("conv_transpose3d", weight, bias, &options.build(), Some(extra), &Source::caller())
+        let at = Source::caller();
+        let extra = options.check_transposed("conv_transpose3d", &at)?;
+        self.convolved("conv_transpose3d", weight, bias, &options.build(), Some(extra), &at)
     }
 
     fn pooled<const N: usize>(
@@ -350,7 +359,31 @@ impl<const N: usize> Default for Conv<N> {
     }
 }
 
+fn wrong_output_padding(op: &'static str, extra: usize, expected: &'static str, at: &Source) -> Error {
+    let value = (extra as i64).into();
+    Error::BadArgument { op, name: "output_padding", value, expected, at: at.clone() }
+}
+
 impl<const N: usize> Conv<N> {
+    /// A convolution that is not transposed has no use for more results.
+    fn check_plain(&self, op: &'static str, at: &Source) -> Result<()> {
+        match self.output_padding.iter().find(|&&extra| extra > 0) {
+            None => Ok(()),
+            Some(&extra) => Err(wrong_output_padding(op, extra, "only a transposed convolution has it", at)),
+        }
+    }
+
+    /// What makes results longer must not leave some that no window reaches.
+    fn check_transposed(&self, op: &'static str, at: &Source) -> Result<&[usize; N]> {
+        let most = self.stride.iter().zip(&self.dilation).map(|(&stride, &dilation)| stride.max(dilation));
+        match self.output_padding.iter().zip(most).find(|&(&extra, most)| extra > 0 && extra >= most) {
+            None => Ok(&self.output_padding),
+            Some((&extra, _)) => {
+                Err(wrong_output_padding(op, extra, "it has to be smaller than the stride or the dilation", at))
+            }
+        }
+    }
+
     fn build(&self) -> ConvOptions {
         ConvOptions {
             stride: self.stride.to_vec(),

@@ -1,0 +1,320 @@
+//! Dense convolution: many results a group, computed from images as they are in memory, whatever the order of their axes.
+//!
+//! ```text
+//!  for each image, group and block of rows           (tasks of the pool)
+//!     for each panel of results                       (its weights stay in the second level)
+//!        for each part of the channels, row and column of tiles: micro-kernel into the block      (`kernel`)
+//!        the block, pixels × results or transposed, goes to the epilogue
+//! ```
+//!
+//! Against a product of unfolded pixels nothing is packed but the weights, no lane is left idle by images of odd sizes, and what is outside
+//! the image is not multiplied.
+
+mod kernel;
+#[cfg(test)]
+mod tests;
+mod weights;
+
+use super::direct::WindowAxis;
+use super::pack::{Lanes, pack};
+use super::scratch::Scratch;
+use super::source::{Epilogue, Tile};
+use super::{GemmError, part};
+use crate::features::Isa;
+use crate::pool;
+pub(in crate::gemm) use kernel::Shape;
+use kernel::{DenseFn, Layout, MOST_PLACES, Span, most_pixels};
+use kiln_ir::DType;
+use std::ops::Range;
+pub use weights::pack_taps;
+
+/// Bytes of results that go to the epilogue at once.
+const BLOCK_BYTES: usize = 32 << 10;
+/// Bytes of an image's rows that a task goes over once a panel.
+const IMAGE_BYTES: usize = 384 << 10;
+/// Bytes of a panel's weights that every tile reads.
+const WEIGHT_BYTES: usize = 512 << 10;
+/// Multiply-adds that are not worth a second thread.
+const SERIAL_WORK: usize = 1 << 16;
+/// Taps of a window whose code fits the first level.
+const MOST_TAPS: usize = 49;
+/// Vectors of a panel.
+const VECTORS: usize = 2;
+
+/// A convolution in f32.
+#[derive(Clone, Debug)]
+pub struct Dense {
+    /// Target; not [`Isa::Portable`].
+    pub isa: Isa,
+    /// The most threads to use.
+    pub threads: usize,
+    /// The pixel under the first tap of the first result, which may be outside the image.
+    pub image: *const f32,
+    /// Number of images.
+    pub images: usize,
+    /// Elements from one image to the next.
+    pub image_stride: isize,
+    /// Elements from one group's channels to the next group's.
+    pub group_stride: isize,
+    /// Channels of a group.
+    pub channels: usize,
+    /// Elements from one channel to the next.
+    pub channel_stride: isize,
+    /// Elements from one row of pixels to the next.
+    pub row_stride: isize,
+    /// Elements from one pixel of a row to the next.
+    pub pixel_stride: isize,
+    /// Panels of weights, `[group][panel][channel][tap][result]`, padded with anything; see [`Dense::panel_width`].
+    pub weights: *const f32,
+    /// Elements from one group's panels to the next group's.
+    pub weight_group: usize,
+    /// Groups.
+    pub groups: usize,
+    /// Results of a group.
+    pub outputs: usize,
+    /// Rows.
+    pub y: WindowAxis,
+    /// Pixels of a row.
+    pub x: WindowAxis,
+    /// Whether rows of the tiles that the epilogue gets are pixels and columns results, and not the other way round.
+    pub pixels_first: bool,
+}
+
+// SAFETY: a description of memory; the caller that runs a convolution guarantees that it is valid.
+unsafe impl Send for Dense {}
+// SAFETY: as above.
+unsafe impl Sync for Dense {}
+
+/// How a convolution is cut.
+struct Plan {
+    /// Places of each row and each column of tiles, and which of the codes' spans they have.
+    rows: Vec<(Range<usize>, usize)>,
+    columns: Vec<(Range<usize>, usize)>,
+    /// Codes of whole panels and of one that has no second vector, by the spans of row and column.
+    codes: [Vec<DenseFn>; VECTORS],
+    /// Different spans of columns.
+    spans: usize,
+    /// Rows of tiles of a block and of a task.
+    block_rows: usize,
+    task_rows: usize,
+    /// Parts of the channels.
+    parts: usize,
+    /// Parts of the panels that are tasks of their own.
+    panel_tasks: usize,
+}
+
+impl Dense {
+    /// Results of a panel.
+    pub fn panel_width(isa: Isa) -> usize {
+        VECTORS * if isa == Isa::Avx512 { 16 } else { 8 }
+    }
+
+    fn vector(&self) -> usize {
+        Dense::panel_width(self.isa) / VECTORS
+    }
+
+    /// Whether there is code for it.
+    pub fn is_possible(&self) -> bool {
+        let taps = self.y.taps * self.x.taps;
+        let reach = self.x.taps * self.x.dilation + MOST_PLACES * self.x.stride;
+        let pixel = self.pixel_stride.unsigned_abs().saturating_mul(size_of::<f32>());
+        let fits = |n: usize| (1..=usize::from(u8::MAX)).contains(&n);
+        let small = [self.y, self.x].iter().all(|axis| fits(axis.taps) && fits(axis.stride) && fits(axis.dilation));
+        self.isa != Isa::Portable && small && taps <= MOST_TAPS && pixel.saturating_mul(reach) < 1 << 30
+    }
+
+    fn plan(&self) -> Result<Plan, GemmError> {
+        let taps = self.y.taps * self.x.taps;
+        let width = Dense::panel_width(self.isa);
+        let pixel = (self.pixel_stride * size_of::<f32>() as isize) as i32;
+        let most = most_pixels(self.isa, VECTORS);
+        let columns = self.x.places.div_ceil(self.x.places.div_ceil(most.min(MOST_PLACES)));
+        let rows = (most / columns).clamp(1, self.y.places.min(MOST_PLACES));
+        let (rows, row_spans) = tiles(&self.y, rows);
+        let (columns, column_spans) = tiles(&self.x, columns);
+        let mut codes = [Vec::new(), Vec::new()];
+        let last = self.outputs % width;
+        let needed = [(1..=self.vector()).contains(&last), self.outputs >= width || last > self.vector()];
+        for (vectors, codes) in codes.iter_mut().enumerate().filter(|&(vectors, _)| needed[vectors]) {
+            for (&y, &x) in row_spans.iter().flat_map(|y| column_spans.iter().map(move |x| (y, x))) {
+                let (vectors, panel) = (vectors as u8 + 1, VECTORS as u8);
+                codes.push(kernel::get(Shape { isa: self.isa, vectors, panel, y, x, pixel })?);
+            }
+        }
+        let tile_rows = self.y.places.div_ceil(rows.len());
+        let block_rows = (BLOCK_BYTES / (tile_rows * self.x.places * width * size_of::<f32>())).max(1);
+        let row_bytes = self.channels * self.x.places * self.x.stride * self.y.stride * tile_rows * size_of::<f32>();
+        let task_rows = (IMAGE_BYTES / row_bytes.max(1)).max(block_rows).min(rows.len());
+        let panels = self.outputs.div_ceil(width);
+        let tasks = self.images * self.groups * rows.len().div_ceil(task_rows);
+        let panel_tasks = if self.threads == 1 { 1 } else { (4 * self.threads).div_ceil(tasks).min(panels) };
+        let parts = (self.channels * taps * width * size_of::<f32>()).div_ceil(WEIGHT_BYTES);
+        Ok(Plan {
+            rows,
+            columns,
+            codes,
+            spans: column_spans.len(),
+            block_rows,
+            task_rows,
+            parts: parts.clamp(1, self.channels),
+            panel_tasks,
+        })
+    }
+
+    /// Runs it; false, and nothing done, where there is no code for it. Rows of the tiles that the epilogue gets are results of all groups
+    /// and columns pixels of all images, or the other way round.
+    ///
+    /// # Safety
+    /// Every pixel inside the images and every panel must be readable, and nothing that the epilogue writes may overlap them.
+    pub unsafe fn run(&self, epilogue: &dyn Epilogue) -> Result<bool, GemmError> {
+        if self.images == 0 || self.groups * self.outputs == 0 || self.y.places * self.x.places == 0 {
+            return Ok(true);
+        }
+        if self.channels == 0 || !self.is_possible() {
+            return Ok(false);
+        }
+        let plan = self.plan()?;
+        let taps = self.y.taps * self.x.taps;
+        let work = self.images * self.groups * self.outputs * self.y.places * self.x.places * taps * self.channels;
+        let threads = if work < SERIAL_WORK { 1 } else { self.threads };
+        let row_tasks = plan.rows.len().div_ceil(plan.task_rows);
+        let panels = self.outputs.div_ceil(Dense::panel_width(self.isa));
+        pool::run(self.images * self.groups * row_tasks * plan.panel_tasks, threads, &|task| {
+            let (outer, panel_task) = (task / plan.panel_tasks, task % plan.panel_tasks);
+            let (outer, row_task) = (outer / row_tasks, outer % row_tasks);
+            let (image, group) = (outer / self.groups, outer % self.groups);
+            let rows = part(plan.rows.len(), row_tasks, row_task);
+            let panels = part(panels, plan.panel_tasks, panel_task);
+            // SAFETY: tasks cover disjoint results; the rest is the caller's promise.
+            unsafe { self.task(&plan, image, group, rows, panels, epilogue) };
+        });
+        Ok(true)
+    }
+
+    /// Some rows of tiles of an image, and some panels of a group.
+    unsafe fn task(
+        &self,
+        plan: &Plan,
+        image: usize,
+        group: usize,
+        rows: Range<usize>,
+        panels: Range<usize>,
+        epilogue: &dyn Epilogue,
+    ) {
+        let (width, taps) = (Dense::panel_width(self.isa), self.y.taps * self.x.taps);
+        let first = image as isize * self.image_stride + group as isize * self.group_stride;
+        let blocks = rows.len().div_ceil(plan.block_rows);
+        for panel in panels {
+            let outputs = panel * width..self.outputs.min((panel + 1) * width);
+            let panel = group * self.weight_group + panel * width * taps * self.channels;
+            for block in 0..blocks {
+                let block = part(rows.len(), blocks, block);
+                let tiles = &plan.rows[rows.start + block.start..rows.start + block.end];
+                let (Some(top), Some(bottom)) = (tiles.first(), tiles.last()) else { continue };
+                let places = top.0.start..bottom.0.end;
+                let pixels = places.len() * self.x.places;
+                let results = Scratch::take::<f32>(pixels * width);
+                for channels in (0..plan.parts).map(|at| part(self.channels, plan.parts, at)) {
+                    let layout = Layout {
+                        channel: self.channel_stride * size_of::<f32>() as isize,
+                        row: self.row_stride * size_of::<f32>() as isize,
+                        channels: channels.len(),
+                        out_row: self.x.places * width * size_of::<f32>(),
+                        adds: usize::from(channels.start > 0),
+                    };
+                    let from = first + channels.start as isize * self.channel_stride;
+                    let weights = self.weights.wrapping_add(panel + channels.start * taps * width);
+                    for ((y, row), (x, column)) in tiles.iter().flat_map(|y| plan.columns.iter().map(move |x| (y, x))) {
+                        let code = plan.codes[(outputs.len() - 1) / self.vector()][row * plan.spans + column];
+                        let at = (y.start * self.y.stride) as isize * self.row_stride
+                            + (x.start * self.x.stride) as isize * self.pixel_stride;
+                        let to = ((y.start - places.start) * self.x.places + x.start) * width;
+                        // SAFETY: the code reads pixels inside the image and whole panels, and writes pixels of the block.
+                        unsafe {
+                            code(self.image.wrapping_offset(from + at), weights, results.ptr::<f32>().add(to), &layout)
+                        };
+                    }
+                }
+                let column = (image * self.y.places + places.start) * self.x.places;
+                let row = group * self.outputs + outputs.start;
+                // SAFETY: the block was written above; the epilogue gets each result once.
+                unsafe { self.finish(results.ptr(), row, outputs.len(), column, pixels, epilogue) };
+            }
+        }
+    }
+
+    /// Hands a block of pixels × results to the epilogue.
+    unsafe fn finish(
+        &self,
+        results: *mut f32,
+        output: usize,
+        outputs: usize,
+        place: usize,
+        pixels: usize,
+        epilogue: &dyn Epilogue,
+    ) {
+        let width = Dense::panel_width(self.isa);
+        let tile = Tile {
+            data: results.cast(),
+            dtype: DType::F32,
+            row_stride: width,
+            row: place,
+            rows: pixels,
+            column: output,
+            columns: outputs,
+        };
+        if self.pixels_first {
+            // SAFETY: the caller's promise.
+            return unsafe { epilogue.apply(tile) };
+        }
+        let pitch = pixels.next_multiple_of(self.vector());
+        let turned = Scratch::take::<f32>(outputs * pitch);
+        let from = Lanes { data: results.cast(), dtype: DType::F32, lane_stride: width as isize, k_stride: 1 };
+        // SAFETY: the block has as many pixels and results, and its transposition room.
+        unsafe {
+            pack::<f32>(self.isa, &from, 0..pixels, pitch, 0..outputs, turned.ptr());
+            epilogue.apply(Tile {
+                data: turned.ptr(),
+                row_stride: pitch,
+                row: output,
+                rows: outputs,
+                column: place,
+                columns: pixels,
+                ..tile
+            });
+        }
+    }
+}
+
+/// Tiles of about so many places along an axis, and their different spans.
+fn tiles(axis: &WindowAxis, places: usize) -> (Vec<(Range<usize>, usize)>, Vec<Span>) {
+    let count = axis.places.div_ceil(places);
+    let (mut tiles, mut spans) = (Vec::with_capacity(count), Vec::new());
+    for places in (0..count).map(|tile| part(axis.places, count, tile)) {
+        let span = span(axis, &places);
+        let known = spans.iter().position(|other| *other == span);
+        tiles.push((places, known.unwrap_or(spans.len())));
+        if known.is_none() {
+            spans.push(span);
+        }
+    }
+    (tiles, spans)
+}
+
+/// Which taps over some places are inside the image.
+fn span(axis: &WindowAxis, places: &Range<usize>) -> Span {
+    let mut inside = [(0, 0); MOST_PLACES];
+    for (place, inside) in places.clone().zip(&mut inside) {
+        let at = |tap: usize| axis.start + (place * axis.stride + tap * axis.dilation) as isize;
+        let first = (0..axis.taps).find(|&tap| (0..axis.length).contains(&at(tap)));
+        let count = (0..axis.taps).filter(|&tap| (0..axis.length).contains(&at(tap))).count();
+        *inside = first.map_or((0, 0), |first| (first as u8, (first + count) as u8));
+    }
+    Span {
+        taps: axis.taps as u8,
+        stride: axis.stride as u8,
+        dilation: axis.dilation as u8,
+        places: places.len() as u8,
+        inside,
+    }
+}

@@ -1,0 +1,163 @@
+use super::*;
+use crate::gemm::{Matrix, Panels};
+use std::sync::Mutex;
+
+/// Numbers that look random, the same in every run.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: usize) -> usize {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        ((self.0 >> 33) as usize) % n
+    }
+
+    /// Small integers, whose sums are exact in any order.
+    fn numbers(&mut self, count: usize) -> Vec<f32> {
+        (0..count).map(|_| self.below(9) as f32 - 4.0).collect()
+    }
+}
+
+fn axis(random: &mut Random, most: usize) -> WindowAxis {
+    let (taps, stride, dilation) = (1 + random.below(4), 1 + random.below(3), 1 + random.below(2));
+    let (length, padding) = (1 + random.below(most), random.below(3));
+    let room = (length + 2 * padding) as isize - ((taps - 1) * dilation) as isize - 1;
+    let places = if room < 0 { 0 } else { room as usize / stride + 1 };
+    WindowAxis { taps, stride, dilation, start: -(padding as isize), length: length as isize, places, weight_stride: 0 }
+}
+
+/// Images of either order, of sizes that are no multiple of anything, against plain loops.
+#[test]
+fn results_are_those_of_plain_loops() {
+    let mut random = Random(11);
+    for isa in Isa::available().filter(|&isa| isa != Isa::Portable) {
+        for number in 0..150 {
+            let (images, groups) = (1 + random.below(2), 1 + random.below(2));
+            let (channels, outputs) = (1 + random.below(6), 1 + random.below(70));
+            let (y, x) = (axis(&mut random, 12), axis(&mut random, 40));
+            let (height, width) = (y.length as usize, x.length as usize);
+            let taps = y.taps * x.taps;
+            let all = groups * channels;
+            let (last, pixels_first) = (random.below(2) == 0, random.below(2) == 0);
+            // Strides of image, channel, row and pixel.
+            let strides = match last {
+                true => [height * width * all, 1, width * all, all],
+                false => [height * width * all, height * width, width, 1],
+            };
+            let [image, channel, row, pixel] = strides.map(|n| n as isize);
+            let memory = random.numbers(images * all * height * width);
+            let weights = random.numbers(groups * outputs * channels * taps);
+            let panels = Panels::new(isa, channels * taps, outputs, DType::F32, DType::F32).unwrap();
+            let each = panels.bytes() / size_of::<f32>();
+            let packed = Scratch::take::<f32>(groups * each);
+            for group in 0..groups {
+                let data = weights[group * outputs * channels * taps..].as_ptr().cast();
+                let matrix =
+                    Matrix { data, dtype: DType::F32, row_stride: 1, column_stride: (channels * taps) as isize };
+                // SAFETY: the weights of a group, and room for its panels.
+                unsafe { panels.pack(&matrix, packed.ptr::<f32>().add(group * each).cast()) };
+            }
+            let dense = Dense {
+                isa,
+                threads: 2,
+                image: memory.as_ptr().wrapping_offset(y.start * row + x.start * pixel),
+                images,
+                image_stride: image,
+                group_stride: channels as isize * channel,
+                channels,
+                channel_stride: channel,
+                row_stride: row,
+                pixel_stride: pixel,
+                weights: packed.ptr(),
+                weight_group: each,
+                groups,
+                outputs,
+                y,
+                x,
+                pixels_first,
+            };
+            let places = images * y.places * x.places;
+            let got = Mutex::new(vec![f32::NAN; groups * outputs * places]);
+            let store = |tile: Tile| {
+                let mut got = got.lock().unwrap();
+                for r in 0..tile.rows {
+                    for c in 0..tile.columns {
+                        let (output, place) = match pixels_first {
+                            true => (tile.column + c, tile.row + r),
+                            false => (tile.row + r, tile.column + c),
+                        };
+                        let slot = &mut got[output * places + place];
+                        assert!(slot.is_nan(), "a result twice");
+                        // SAFETY: an element of the tile.
+                        *slot = unsafe { *tile.data.cast::<f32>().add(r * tile.row_stride + c) };
+                    }
+                }
+            };
+            // SAFETY: everything is in memory.
+            assert!(unsafe { dense.run(&store) }.unwrap());
+            let got = got.into_inner().unwrap();
+            for output in 0..groups * outputs {
+                let group = output / outputs;
+                for place in 0..places {
+                    let (n, rest) = (place / (y.places * x.places), place % (y.places * x.places));
+                    let (py, px) = (rest / x.places, rest % x.places);
+                    let mut sum = 0.0;
+                    for k in 0..channels * taps {
+                        let (c, ky, kx) = (k / taps, k % taps / x.taps, k % x.taps);
+                        let iy = y.start + (py * y.stride + ky * y.dilation) as isize;
+                        let ix = x.start + (px * x.stride + kx * x.dilation) as isize;
+                        if (0..y.length).contains(&iy) && (0..x.length).contains(&ix) {
+                            let at =
+                                n as isize * image + (group * channels + c) as isize * channel + iy * row + ix * pixel;
+                            sum += memory[at as usize] * weights[output * channels * taps + k];
+                        }
+                    }
+                    assert_eq!(
+                        got[output * places + place],
+                        sum,
+                        "{isa:?} {number}: result {output} of {place}, {dense:?}"
+                    );
+                }
+            }
+        }
+    }
+}
+
+/// Sums over so many channels that they are added up in parts.
+#[test]
+fn parts_of_the_channels_are_added_up() {
+    for isa in Isa::available().filter(|&isa| isa != Isa::Portable) {
+        let width = Dense::panel_width(isa);
+        let channels = 2 * WEIGHT_BYTES / (width * size_of::<f32>()) + 3;
+        let line = WindowAxis { taps: 1, stride: 1, dilation: 1, start: 0, length: 3, places: 3, weight_stride: 0 };
+        let memory: Vec<f32> = (0..channels * 3).map(|i| (i % 3) as f32).collect();
+        let weights = vec![1f32; channels * width];
+        let dense = Dense {
+            isa,
+            threads: 1,
+            image: memory.as_ptr(),
+            images: 1,
+            image_stride: 0,
+            group_stride: 0,
+            channels,
+            channel_stride: 3,
+            row_stride: 3,
+            pixel_stride: 1,
+            weights: weights.as_ptr(),
+            weight_group: 0,
+            groups: 1,
+            outputs: width,
+            y: WindowAxis { length: 1, places: 1, ..line },
+            x: line,
+            pixels_first: false,
+        };
+        let check = |tile: Tile| {
+            for (r, c) in (0..tile.rows).flat_map(|r| (0..tile.columns).map(move |c| (r, c))) {
+                // SAFETY: an element of the tile.
+                let got = unsafe { *tile.data.cast::<f32>().add(r * tile.row_stride + c) };
+                assert_eq!(got, (channels * (tile.column + c)) as f32);
+            }
+        };
+        // SAFETY: everything is in memory.
+        assert!(unsafe { dense.run(&check) }.unwrap());
+    }
+}

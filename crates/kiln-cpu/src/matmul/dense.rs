@@ -1,0 +1,402 @@
+//! Products that are convolutions with many results a group: pixels under windows times weights, for all groups at once. What
+//! [`crate::gemm::Dense`] computes from images as they are, whatever the order of their axes and of those of the results.
+
+use super::direct::{Guarded, Numbers, WindowParts, axis, common_divisor, launched, window_parts};
+use super::fused::Tiles;
+use super::windows::WindowLoad;
+use super::{Known, Sides};
+use crate::features::Isa;
+use crate::gemm::{Dense, Direct, Matrix, Panels, Scratch, WindowAxis, pack_taps};
+use crate::loops::{Build, LoopKernel};
+use kiln_ir::{DType, Dim};
+use kiln_kernels::Precision;
+use kiln_kernels::kernel::{Axis, Kernel, MatmulBody};
+use kiln_runtime::{LaunchError, RawBuffer};
+
+/// Results of a group from which on most lanes of a panel have one.
+const FEWEST_OUTPUTS: usize = 24;
+/// Products of a sum from which on a tile is worth its transposition.
+const FEWEST_SUMMED: usize = 24;
+
+/// Pixels of a row of single ones.
+const LONGEST_ROW: usize = 256;
+const SHORTEST_ROW: usize = 4;
+
+/// A convolution in symbolic sizes.
+pub(super) struct DenseConvolution {
+    image: WindowParts,
+    weights: WindowParts,
+    groups: Dim,
+    outputs: Dim,
+    tiles: Tiles,
+    pixels_first: bool,
+    /// Whether the weights were packed beforehand.
+    packed: bool,
+}
+
+/// The two sides of a convolution, where a product may be one.
+struct Parts {
+    image: WindowParts,
+    weights: WindowParts,
+    groups: Dim,
+    outputs: Dim,
+}
+
+impl Parts {
+    fn of(isa: Isa, kernel: &Kernel, body: &MatmulBody) -> Option<Parts> {
+        let swapped = !std::ptr::eq(Sides::of(body)?.left, &body.lhs);
+        let [weights] = &body.rhs[..] else { return None };
+        // Less precise products have instructions of their own.
+        let exact = body.acc == DType::F32 && body.precision != Precision::Medium && body.before.is_none();
+        if isa == Isa::Portable
+            || !exact
+            || body.batch.len() > 1
+            || body.n.len() != 1
+            || !(1..=3).contains(&body.k.len())
+        {
+            return None;
+        }
+        let groups = body.batch.first();
+        let image = WindowLoad::of(kernel, body, &body.lhs, &body.k, &body.m)?;
+        let weights = WindowLoad::of(kernel, body, weights, &body.k, &body.n)?;
+        let f32s = image.dtype == DType::F32 && weights.dtype == DType::F32;
+        if !f32s || !weights.guards.is_empty() {
+            return None;
+        }
+        let outputs = body.n[0].size.clone();
+        // One tap: pixels side by side, whose results are, too. Everything else is a product like any other.
+        let pixel =
+            image.place.running.last().is_some_and(|stride| stride.as_const().is_some_and(|n| (1..=2).contains(&n)));
+        if outputs.as_const().is_some_and(|n| n < FEWEST_OUTPUTS as i64) || body.k.len() == 1 && !(pixel && swapped) {
+            return None;
+        }
+        let groups_of = |axis: Option<&Axis>| axis.map_or(Dim::from(1), |axis| axis.size.clone());
+        Some(Parts {
+            image: window_parts(&image, groups)?,
+            weights: window_parts(&weights, groups)?,
+            groups: groups_of(groups),
+            outputs,
+        })
+    }
+}
+
+/// Weights of a convolution that can be packed beforehand: all sizes are known, and there is one group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Weights {
+    pub panels: Panels,
+    first: isize,
+    outputs: isize,
+    taps: Taps,
+}
+
+/// Strides of weights along the axes of the sum.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Taps {
+    channels: usize,
+    channel: isize,
+    /// Size and stride.
+    y: (usize, isize),
+    x: (usize, isize),
+}
+
+impl Taps {
+    fn count(&self) -> usize {
+        self.y.0 * self.x.0
+    }
+
+    /// The step of a sum whose elements are at equal distances.
+    fn step(&self) -> Option<isize> {
+        let step = if self.x.0 > 1 {
+            self.x.1
+        } else if self.y.0 > 1 {
+            self.y.1
+        } else {
+            self.channel
+        };
+        let even = (self.x.0 == 1 || self.x.1 == step)
+            && (self.y.0 == 1 || self.y.1 == step * self.x.0 as isize)
+            && (self.channels == 1 || self.channel == step * self.count() as isize);
+        even.then_some(step)
+    }
+
+    /// Packs the weights of a group, whose first is at `from`, into panels.
+    ///
+    /// # Safety
+    /// Every weight must be readable, and the panels writable.
+    unsafe fn pack(&self, panels: &Panels, from: *const f32, outputs: isize, to: *mut f32) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match self.step() {
+                Some(step) => {
+                    let (data, dtype) = (from.cast(), DType::F32);
+                    panels.pack(&Matrix { data, dtype, row_stride: step, column_stride: outputs }, to.cast());
+                }
+                None => {
+                    let (channels, channel) = (self.channels, self.channel);
+                    pack_taps(panels, from, outputs, (channels, channel), self.y, self.x, to);
+                }
+            }
+        }
+    }
+}
+
+impl Weights {
+    /// The weights of a convolution, if they are `buffer`.
+    pub fn of(isa: Isa, kernel: &Kernel, body: &MatmulBody, buffer: usize) -> Option<Weights> {
+        let parts = Parts::of(isa, kernel, body)?;
+        let only = parts.weights.buffer == buffer && parts.image.buffer != buffer && body.batch.is_empty();
+        let known = Known { symbols: &[], values: &[] };
+        if !only {
+            return None;
+        }
+        let numbers = parts.numbers(&known).ok()??;
+        let dense = Dense { isa, outputs: known.size(&parts.outputs).ok()?, ..numbers.dense };
+        let k = dense.channels * numbers.taps.count();
+        // A stem is computed from planes.
+        let stem = Direct::is_for(dense.outputs, k) && dense.pixel_stride == 1 && dense.x.stride <= 2;
+        if stem || dense.outputs < FEWEST_OUTPUTS || !dense.is_possible() {
+            return None;
+        }
+        let panels = Panels::new(isa, k, dense.outputs, DType::F32, DType::F32).ok()?;
+        Some(Weights {
+            panels,
+            first: known.number(&parts.weights.first.rest).ok()? as isize,
+            outputs: numbers.weight_output,
+            taps: numbers.taps,
+        })
+    }
+
+    /// Packs them.
+    ///
+    /// # Safety
+    /// `from` is the weights' buffer, and `to` has room for the panels.
+    pub unsafe fn pack(&self, from: *const u8, to: *mut u8) {
+        // SAFETY: the caller's promise.
+        unsafe { self.taps.pack(&self.panels, from.cast::<f32>().offset(self.first), self.outputs, to.cast()) };
+    }
+}
+
+/// What a convolution's axes are, in numbers, but for where its memory is.
+struct Found {
+    dense: Dense,
+    taps: Taps,
+    weight_output: isize,
+}
+
+impl Parts {
+    /// `None` where an axis is not what it is for a convolution.
+    fn numbers(&self, known: &Known<'_>) -> Result<Option<Found>, LaunchError> {
+        found(&self.image, &self.weights, known)
+    }
+}
+
+fn found(image: &WindowParts, weights: &WindowParts, known: &Known<'_>) -> Result<Option<Found>, LaunchError> {
+    let Numbers { summed, places, guards } = image.numbers(known)?;
+    let steps: Vec<isize> = weights.numbers(known)?.summed.iter().map(|axis| axis.1).collect();
+    let Numbers { places: outputs, .. } = weights.numbers(known)?;
+    let (Some(&[(_, weight_output)]), Some(windows)) = (Some(&outputs[..]), windows(&summed, &places, &guards)) else {
+        return Ok(None);
+    };
+    let along = |from: usize, to: usize| match summed.len() > from {
+        true => (summed[to].0, steps[to]),
+        false => (1, 0),
+    };
+    let last = summed.len() - 1;
+    let taps = Taps { channels: summed[0].0, channel: steps[0], y: along(2, 1), x: along(1, last) };
+    let [y, x] = windows.axes;
+    let dense = Dense {
+        isa: Isa::Portable,
+        threads: 1,
+        image: std::ptr::null(),
+        images: windows.images.0,
+        image_stride: windows.images.1,
+        group_stride: 0,
+        channels: summed[0].0,
+        channel_stride: summed[0].1,
+        row_stride: windows.row_stride,
+        pixel_stride: windows.pixel_stride,
+        weights: std::ptr::null(),
+        weight_group: 0,
+        groups: 1,
+        outputs: 0,
+        y,
+        x,
+        pixels_first: false,
+    };
+    let short = summed.iter().map(|axis| axis.0).product::<usize>() < FEWEST_SUMMED;
+    Ok((!short).then_some(Found { dense, taps, weight_output }))
+}
+
+/// What each axis of places is.
+struct Windows {
+    images: (usize, isize),
+    row_stride: isize,
+    pixel_stride: isize,
+    /// Rows, then pixels of a row.
+    axes: [WindowAxis; 2],
+}
+
+/// `None` unless results are `[images,] [rows,] pixels`, sums `channels, [taps of rows,] taps of pixels`, and every guard is over one of the
+/// last two axes.
+fn windows(summed: &[(usize, isize)], places: &[(usize, isize)], guards: &[Guarded]) -> Option<Windows> {
+    if summed.len() == 1 {
+        return points(places, guards);
+    }
+    let rank = if summed.len() == 3 { 2 } else { 1 };
+    if !(rank..=rank + 1).contains(&places.len()) {
+        return None;
+    }
+    let first = places.len() - rank;
+    let mut used = 0;
+    let mut window = |r: usize, f: usize| -> Option<(isize, WindowAxis)> {
+        let mut own = guards.iter().filter(|guard| guard.places[r] != 0 || guard.summed[f] != 0);
+        let guard = own.next();
+        let others = |guard: &&Guarded| {
+            let of = |list: &[isize], at: usize| list.iter().enumerate().all(|(i, &c)| i == at || c == 0);
+            of(&guard.places, r) && of(&guard.summed, f)
+        };
+        if own.next().is_some() || !guard.iter().all(others) {
+            return None;
+        }
+        used += usize::from(guard.is_some());
+        let ((count, stride), (taps, step)) = (places[r], summed[f]);
+        let unit = match guard {
+            Some(guard) if count > 1 => stride.checked_div(guard.places[r])?,
+            Some(guard) if taps > 1 => step.checked_div(guard.summed[f])?,
+            Some(_) => 1,
+            None if count > 1 && taps > 1 => common_divisor(stride, step),
+            None if count > 1 => stride,
+            None => step,
+        };
+        let step = (taps > 1).then_some(step);
+        Some((unit, axis(count, stride, taps, step, guard.map(|guard| (guard, r, Some(f))), unit.max(1), 0)?))
+    };
+    let (pixel_stride, x) = window(places.len() - 1, summed.len() - 1)?;
+    let one = WindowAxis { taps: 1, stride: 1, dilation: 1, start: 0, length: 1, places: 1, weight_stride: 0 };
+    let (row_stride, y) = if rank == 2 { window(first, 1)? } else { (0, one) };
+    let images = if first == 1 { places[0] } else { (1, 0) };
+    (used == guards.len()).then_some(Windows { images, row_stride, pixel_stride, axes: [y, x] })
+}
+
+/// The same for windows of one pixel: rows are those of the images, or parts of them where pixels are one long row.
+fn points(places: &[(usize, isize)], guards: &[Guarded]) -> Option<Windows> {
+    let one = |places: usize| WindowAxis {
+        taps: 1,
+        stride: 1,
+        dilation: 1,
+        start: 0,
+        length: places as isize,
+        places,
+        weight_stride: 0,
+    };
+    let (images, rows, (pixels, pixel_stride)) = match *places {
+        _ if !guards.is_empty() => return None,
+        [x] => ((1, 0), (1, 0), x),
+        // Images and rows of pixels are told apart by nothing but their number.
+        [y, x] => (y, (1, 0), x),
+        [n, y, x] => (n, y, x),
+        _ => return None,
+    };
+    let (rows, pixels) = match rows.0 {
+        1 => {
+            let part = (1..=LONGEST_ROW.min(pixels)).rev().find(|part| pixels % part == 0)?;
+            ((pixels / part, pixel_stride * part as isize), part)
+        }
+        _ => (rows, pixels),
+    };
+    if pixels < SHORTEST_ROW && rows.0 > 1 || pixels > LONGEST_ROW {
+        return None;
+    }
+    Some(Windows { images, row_stride: rows.1, pixel_stride, axes: [one(rows.0), one(pixels)] })
+}
+
+impl DenseConvolution {
+    /// `None` for every other product, and for a convolution that is computed directly. `packed` is the buffer of weights that were packed
+    /// beforehand.
+    pub fn of(
+        build: Build<'_>,
+        kernel: &Kernel,
+        body: &MatmulBody,
+        sides: &Sides<'_>,
+        packed: Option<usize>,
+    ) -> Result<Option<DenseConvolution>, String> {
+        let Some(parts) = Parts::of(build.isa, kernel, body) else { return Ok(None) };
+        // Sizes that are known say now whether it is one.
+        if let Ok(None) = parts.numbers(&Known { symbols: &[], values: &[] }) {
+            return Ok(None);
+        }
+        let pixels_first = std::ptr::eq(sides.left, &body.lhs);
+        // Groups are results like any other.
+        let outputs: Vec<Axis> = body.batch.iter().chain(&body.n).cloned().collect();
+        let (rows, columns) = if pixels_first { (&body.m, &outputs) } else { (&outputs, &body.m) };
+        let whole = MatmulBody { batch: Vec::new(), ..body.clone() };
+        let tiles = Tiles::new(build, kernel, &whole, rows, columns)?;
+        let Parts { image, weights, groups, outputs } = parts;
+        let packed = packed.is_some_and(|buffer| buffer == weights.buffer);
+        Ok(Some(DenseConvolution { image, weights, groups, outputs, tiles, pixels_first, packed }))
+    }
+
+    /// The code of the epilogue.
+    pub fn code(&self) -> &LoopKernel {
+        self.tiles.code()
+    }
+
+    /// Runs it; false, and nothing done, where its sizes or strides are not for this.
+    ///
+    /// # Safety
+    /// As [`kiln_runtime::Executable::launch`].
+    pub unsafe fn launch(
+        &self,
+        isa: Isa,
+        threads: usize,
+        buffers: &[RawBuffer],
+        known: &Known<'_>,
+    ) -> Result<bool, LaunchError> {
+        let packed_for_another =
+            || LaunchError::Device { code: 0, message: "weights packed for another kernel".into() };
+        let Some(found) = found(&self.image, &self.weights, known)? else {
+            return if self.packed { Err(packed_for_another()) } else { Ok(false) };
+        };
+        let (groups, outputs) = (known.size(&self.groups)?, known.size(&self.outputs)?);
+        let number = |dim: &Dim| known.number(dim).map(|n| n as isize);
+        let at = |parts: &WindowParts| -> Result<*const f32, LaunchError> {
+            Ok(buffers[parts.buffer].ptr.cast::<f32>().wrapping_offset(number(&parts.first.rest)?).cast_const())
+        };
+        let mut dense = Dense {
+            isa,
+            threads,
+            image: at(&self.image)?,
+            group_stride: number(&self.image.first.group)?,
+            groups,
+            outputs,
+            pixels_first: self.pixels_first,
+            ..found.dense
+        };
+        if !self.packed && (outputs < FEWEST_OUTPUTS || !dense.is_possible()) {
+            return Ok(false);
+        }
+        let k = dense.channels * found.taps.count();
+        let failed = |message: String| LaunchError::Device { code: 0, message };
+        let panels = Panels::new(isa, k, outputs, DType::F32, DType::F32).map_err(|error| failed(error.to_string()))?;
+        let each = panels.bytes() / size_of::<f32>();
+        let scratch = Scratch::take::<f32>(if self.packed { 0 } else { groups * each });
+        dense.weight_group = each;
+        dense.weights = match self.packed {
+            true => buffers[self.weights.buffer].ptr.cast::<f32>().cast_const(),
+            false => {
+                let (from, group_stride) = (at(&self.weights)?, number(&self.weights.first.group)?);
+                for group in 0..groups {
+                    let from = from.wrapping_offset(group as isize * group_stride);
+                    // SAFETY: the caller guarantees the buffers; the scratch has room for all groups.
+                    unsafe {
+                        found.taps.pack(&panels, from, found.weight_output, scratch.ptr::<f32>().add(group * each))
+                    };
+                }
+                scratch.ptr::<f32>().cast_const()
+            }
+        };
+        // SAFETY: the caller guarantees the buffers, the kernel the strides.
+        let ran = launched(&self.tiles, buffers, known, |epilogue| unsafe { dense.run(epilogue) })?;
+        if ran || !self.packed { Ok(ran) } else { Err(packed_for_another()) }
+    }
+}
