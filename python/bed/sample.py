@@ -52,8 +52,11 @@ class Call:
         return repr(mapped(self.arguments, lambda _: "·"))
 
     def double(self):
-        """The same in float64, with dtype arguments as they are."""
+        """The same in float64. A float dtype among the named arguments is float64 too: with it a function that makes tensors has an
+        exact result to compare with."""
         args, kwargs = mapped(self.arguments, to_double)
+        if isinstance(kwargs.get("dtype"), torch.dtype) and kwargs["dtype"].is_floating_point:
+            kwargs = {**kwargs, "dtype": torch.float64}
         return Call(self.function, args, kwargs, self.gradient)
 
 
