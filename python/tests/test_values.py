@@ -200,3 +200,10 @@ def test_an_argument_that_is_conjugated_when_it_is_read_is_overwritten():
     want.conj().mul_(y)
     torch.compile(lambda x, y: x.mul_(y), backend="kiln")(x.conj(), y)
     assert_close(x, want)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("start, end, steps", [(4.3, -3, 50), (0, 7, 50), (-2.9, 7.9, 11), (3, 3, 2), (5, 1, 1)])
+def test_whole_numbers_between_two_ends(start, end, steps):
+    check(lambda x: torch.linspace(start, end, steps, dtype=torch.int64) + x, torch.zeros((), dtype=torch.int64))
+    check(lambda low, high: torch.linspace(low, high, steps, dtype=torch.int32), torch.tensor(start), torch.tensor(end), native=False)
