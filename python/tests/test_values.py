@@ -207,3 +207,13 @@ def test_an_argument_that_is_conjugated_when_it_is_read_is_overwritten():
 def test_whole_numbers_between_two_ends(start, end, steps):
     check(lambda x: torch.linspace(start, end, steps, dtype=torch.int64) + x, torch.zeros((), dtype=torch.int64))
     check(lambda low, high: torch.linspace(low, high, steps, dtype=torch.int32), torch.tensor(start), torch.tensor(end), native=False)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("first, second", [(torch.complex64, torch.complex128), (torch.complex64, torch.float64), (torch.float64, torch.complex64)])
+def test_products_of_complex_numbers_of_two_precisions(first, second):
+    x, y = torch.randn(2, 5, dtype=first), torch.randn(2, 5, dtype=second)
+    check(lambda x, y: torch.view_as_real(x * y), x, y)
+    torch._dynamo.reset()
+    # A scalar of the larger precision does not widen the other.
+    check(lambda x, y: torch.view_as_real(x * y.sum()) if x.is_complex() else x * y.real.sum(), x, y)
