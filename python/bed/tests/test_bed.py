@@ -111,6 +111,20 @@ def test_a_write_into_an_input_of_one_of_many_is_compared():
     assert not lost.are_right("aot_eager")
 
 
+def test_memory_that_nobody_wrote_is_not_compared():
+    """Not even where eager happens to find the same there twice."""
+
+    def found(x, dtype):
+        return torch.empty(4, dtype=dtype) if torch.are_deterministic_algorithms_enabled() else torch.zeros(4, dtype=dtype)
+
+    for dtype in (torch.bool, torch.int64, torch.float32):
+        call = sample.Call(found, (torch.zeros(1), dtype), {})
+        assert sample._is_random(call, sample.perform(call.flat(), call.inputs, False))
+    call = sample.Call(torch.exp, (torch.randn(3),), {})
+    assert not sample._is_random(call, sample.perform(call.flat(), call.inputs, False))
+    assert not torch.are_deterministic_algorithms_enabled()
+
+
 def test_a_write_into_an_input_is_compared():
     call = sample.Call(lambda x: x.add_(1), (torch.zeros(3),), {})
     eager = sample.perform(call.flat(), call.inputs, False)
