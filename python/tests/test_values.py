@@ -216,4 +216,4 @@ def test_products_of_complex_numbers_of_two_precisions(first, second):
     check(lambda x, y: torch.view_as_real(x * y), x, y)
     torch._dynamo.reset()
     # A scalar of the larger precision does not widen the other.
-    check(lambda x, y: torch.view_as_real(x * y.sum()) if x.is_complex() else x * y.real.sum(), x, y)
+    check(lambda x, y: torch.view_as_real(x * y[0, 0]), x, y)
