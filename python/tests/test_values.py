@@ -217,3 +217,9 @@ def test_products_of_complex_numbers_of_two_precisions(first, second):
     torch._dynamo.reset()
     # A scalar of the larger precision does not widen the other.
     check(lambda x, y: torch.view_as_real(x * y[0, 0]), x, y)
+
+
+@torch.no_grad()
+def test_sums_of_complex_numbers():
+    x = torch.randn(3, 4, 5, dtype=torch.complex64)
+    check(lambda x: [torch.view_as_real(y) for y in (x.sum(1), x.sum((0, 2), keepdim=True), x.mean(-1), x.sum())], x)
