@@ -2,7 +2,7 @@
 
 import itertools
 
-from . import sample, suite
+from . import sample, suite, together
 
 DTYPES = ("float32", "bfloat16", "int64", "bool")
 LAYOUTS = ("contiguous", "noncontiguous")
@@ -38,7 +38,7 @@ def work(_context, task):
     chosen = calls(op, dtype, task["layout"], task["grad"])
     if task["samples"]:
         chosen = itertools.islice(chosen, task["samples"])
-    return suite.tally((name, sample.check(call, task["backend"], compiled)) for name, call in chosen)
+    return suite.tally(together.check_all(chosen, task["backend"], compiled))
 
 
 def main(argv):

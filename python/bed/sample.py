@@ -52,8 +52,11 @@ class Call:
         return repr(mapped(self.arguments, lambda _: "·"))
 
     def double(self):
-        """The same in float64, with dtype arguments as they are."""
+        """The same in float64. A float dtype among the named arguments is float64 too: with it a function that makes tensors has an
+        exact result to compare with."""
         args, kwargs = mapped(self.arguments, to_double)
+        if isinstance(kwargs.get("dtype"), torch.dtype) and kwargs["dtype"].is_floating_point:
+            kwargs = {**kwargs, "dtype": torch.float64}
         return Call(self.function, args, kwargs, self.gradient)
 
 
@@ -200,10 +203,20 @@ def _try(call, eager, name, way, compiled=None):
 
 
 def _is_random(call, eager):
+    """Whether eager itself gives other values with another seed, or where memory that nobody has written has other contents."""
+    return _differs(call, eager, 1) or _differs(call, eager, 0, filled=True)
+
+
+def _differs(call, eager, seed, filled=False):
+    deterministic = torch.are_deterministic_algorithms_enabled()
     try:
-        again = perform(call.flat(), call.inputs, call.gradient, seed=1)
+        # New memory is filled, with NaN or the largest number.
+        torch.use_deterministic_algorithms(filled or deterministic, warn_only=True)
+        again = perform(call.flat(), call.inputs, call.gradient, seed)
     except Exception:
         return False
+    finally:
+        torch.use_deterministic_algorithms(deterministic)
     return bool(compare(call, eager, again))
 
 

@@ -99,12 +99,23 @@ def _own(table):
         aten.searchsorted.Tensor: _searchsorted,
         aten.index_fill.int_Scalar: _index_fill,
         aten.index_fill.int_Tensor: _index_fill,
+        **{op: functools.partial(_linspace, rule) for op, rule in table.items() if op._schema.name == "aten::linspace"},
     }
 
 
 def _max_unpool2d(rule, x, indices, output_size):
     out = rule(x, indices, output_size)
     return out.contiguous(memory_format=torch._prims_common.suggest_memory_format(x)) if x.ndim == 4 else out
+
+
+def _linspace(rule, start, end, steps, *, dtype=None, device=None, **kwargs):
+    """Whole numbers by double steps from both ends, which are made whole first: as PyTorch's kernel does it, and its rule does not."""
+    if dtype is None or dtype.is_floating_point or dtype.is_complex or not isinstance(steps, int) or steps < 2:
+        return rule(start, end, steps, dtype=dtype, device=device, **kwargs)
+    start, end = (x.to(dtype).double() if isinstance(x, torch.Tensor) else float(int(x)) for x in (start, end))
+    step = (end - start) / (steps - 1)
+    places = torch.arange(steps, dtype=torch.float64, device=device)
+    return torch.where(places < steps // 2, start + step * places, end - step * (steps - 1 - places)).to(dtype)
 
 
 def _index_fill(x, dim, index, value):

@@ -200,3 +200,26 @@ def test_an_argument_that_is_conjugated_when_it_is_read_is_overwritten():
     want.conj().mul_(y)
     torch.compile(lambda x, y: x.mul_(y), backend="kiln")(x.conj(), y)
     assert_close(x, want)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("start, end, steps", [(4.3, -3, 50), (0, 7, 50), (-2.9, 7.9, 11), (3, 3, 2), (5, 1, 1)])
+def test_whole_numbers_between_two_ends(start, end, steps):
+    check(lambda x: torch.linspace(start, end, steps, dtype=torch.int64) + x, torch.zeros((), dtype=torch.int64))
+    check(lambda low, high: torch.linspace(low, high, steps, dtype=torch.int32), torch.tensor(start), torch.tensor(end), native=False)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("first, second", [(torch.complex64, torch.complex128), (torch.complex64, torch.float64), (torch.float64, torch.complex64)])
+def test_products_of_complex_numbers_of_two_precisions(first, second):
+    x, y = torch.randn(2, 5, dtype=first), torch.randn(2, 5, dtype=second)
+    check(lambda x, y: torch.view_as_real(x * y), x, y)
+    torch._dynamo.reset()
+    # A scalar of the larger precision does not widen the other.
+    check(lambda x, y: torch.view_as_real(x * y[0, 0]), x, y)
+
+
+@torch.no_grad()
+def test_sums_of_complex_numbers():
+    x = torch.randn(3, 4, 5, dtype=torch.complex64)
+    check(lambda x: [torch.view_as_real(y) for y in (x.sum(1), x.sum((0, 2), keepdim=True), x.mean(-1), x.sum())], x)

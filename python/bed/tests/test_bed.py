@@ -13,7 +13,7 @@ BED = pathlib.Path(__file__).resolve().parents[1]
 if str(BED.parent) not in sys.path:
     sys.path.append(str(BED.parent))
 
-from bed import accuracy, known, measure, ops, page, sample, table, workers, zoo  # noqa: E402
+from bed import accuracy, known, measure, ops, page, sample, table, together, workers, zoo  # noqa: E402
 
 OPS = "^(add|amax|argmax|bmm|cat|clamp|cumsum|div.trunc_rounding|exp|flip|gather|masked_select|mean|nonzero|permute|sort|sub|sum|tril|where)$"
 
@@ -82,6 +82,47 @@ def test_a_wrong_backend_is_noticed(monkeypatch, wrong, status, word):
     assert sample.check(call, "aot_eager").status == "right"
     verdict = sample.check(call, "wrong")
     assert verdict.status == status and word in verdict.why, verdict
+
+
+def _wrong_where_there_are_five_rows(module, inputs):
+    return lambda *arguments: [value + 1 if value.shape[0] == 5 else value for value in module(*arguments)]
+
+
+def test_one_wrong_sample_of_a_graph_of_many_is_found(monkeypatch):
+    find = sample.backend.find
+    monkeypatch.setattr(sample.backend, "find", lambda name: _wrong_where_there_are_five_rows if name == "wrong" else find(name))
+    calls = [(f"sample {rows}", sample.Call(torch.exp, (torch.randn(rows, 2),), {})) for rows in range(1, 20)]
+    compiled = []
+    direct = sample.direct
+    monkeypatch.setattr(sample, "direct", lambda call, name: compiled.append(name) or direct(call, name))
+    right = list(together.check_all(calls, "aot_eager", {}))
+    assert [name for name, verdict in right if verdict.status == "right"] == [name for name, _ in calls]
+    assert len(compiled) == 3
+    found = list(together.check_all(calls, "wrong", {}))
+    assert [name for name, _ in found] == [name for name, _ in calls]
+    assert [name for name, verdict in found if verdict.status != "right"] == ["sample 5"]
+
+
+def test_a_write_into_an_input_of_one_of_many_is_compared():
+    calls = [sample.Call(torch.Tensor.add_, (torch.zeros(3), number), {}) for number in (1, 2)]
+    assert together.Together(calls).are_right("aot_eager")
+    lost = together.Together([sample.Call(lambda x: x.add_(1), (torch.zeros(3),), {}), calls[1]])
+    lost.flat = lambda: lambda x, y: ((x + 1), y.add_(2))
+    assert not lost.are_right("aot_eager")
+
+
+def test_memory_that_nobody_wrote_is_not_compared():
+    """Not even where eager happens to find the same there twice."""
+
+    def found(x, dtype):
+        return torch.empty(4, dtype=dtype) if torch.are_deterministic_algorithms_enabled() else torch.zeros(4, dtype=dtype)
+
+    for dtype in (torch.bool, torch.int64, torch.float32):
+        call = sample.Call(found, (torch.zeros(1), dtype), {})
+        assert sample._is_random(call, sample.perform(call.flat(), call.inputs, False))
+    call = sample.Call(torch.exp, (torch.randn(3),), {})
+    assert not sample._is_random(call, sample.perform(call.flat(), call.inputs, False))
+    assert not torch.are_deterministic_algorithms_enabled()
 
 
 def test_a_write_into_an_input_is_compared():

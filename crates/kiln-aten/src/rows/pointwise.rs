@@ -50,15 +50,15 @@ pub(super) const ROWS: &[Row] = &[
                     return one(build::cast(&mut c.b, &product, dtype)?);
                 }
                 (true, true) => {
-                    let (x, y) = (c.tensor("self")?.id, c.tensor("other")?.id);
+                    let (x, y) = (as_complex(c, "self", "other")?, as_complex(c, "other", "self")?);
                     build::complex_mul(&mut c.b, &x, &y)?
                 }
                 (first, _) => {
                     let (x, y) = if first { ("self", "other") } else { ("other", "self") };
-                    let scaled = c.tensor(x)?;
-                    let dtype = c.ty(scaled).dtype;
+                    let scaled = as_complex(c, x, y)?;
+                    let dtype = c.promoted(&["self", "other"])?;
                     let y = c.cast_to(y, dtype)?;
-                    build::complex_scale(&mut c.b, &scaled.id, &y)?
+                    build::complex_scale(&mut c.b, &scaled, &y)?
                 }
             };
             Ok(vec![Value { id, complex: true }])

@@ -16,6 +16,14 @@ fn axis(c: &Context, x: Value) -> Result<usize, Error> {
     c.axis(x, c.int_or("dim", -1)?)
 }
 
+/// The requested dtype of a sum of the real and of the imaginary parts, which are axes of their own, or of real numbers.
+fn part_dtype(c: &Context, x: Value) -> Result<Option<DType>, Error> {
+    match c.dtype("dtype")? {
+        Some(_) if x.complex => c.unsupported("of complex numbers as real ones"),
+        dtype => Ok(dtype),
+    }
+}
+
 /// An argument in the dtype of a sum, or in the requested one.
 fn total(c: &mut Context, x: Value) -> Result<NodeId, Error> {
     let dtype = c.dtype("dtype")?.unwrap_or(as_total(c.ty(x).dtype));
@@ -29,9 +37,9 @@ pub(super) const ROWS: &[Row] = &[
         build: |c| {
             let x = c.tensor("self")?;
             let (axes, keep) = over(c, x)?;
-            let dtype = c.dtype("dtype")?.unwrap_or(c.ty(x).dtype);
-            let x = build::cast(&mut c.b, &x.id, dtype)?;
-            one(build::mean(&mut c.b, &x, &axes, keep)?)
+            let dtype = part_dtype(c, x)?.unwrap_or(c.ty(x).dtype);
+            let id = build::cast(&mut c.b, &x.id, dtype)?;
+            Ok(vec![Value { id: build::mean(&mut c.b, &id, &axes, keep)?, complex: x.complex }])
         },
     },
     Row {
@@ -40,8 +48,9 @@ pub(super) const ROWS: &[Row] = &[
         build: |c| {
             let x = c.tensor("self")?;
             let (axes, keep) = over(c, x)?;
-            let x = total(c, x)?;
-            one(build::sum(&mut c.b, &x, &axes, keep)?)
+            let dtype = part_dtype(c, x)?.unwrap_or(as_total(c.ty(x).dtype));
+            let id = build::cast(&mut c.b, &x.id, dtype)?;
+            Ok(vec![Value { id: build::sum(&mut c.b, &id, &axes, keep)?, complex: x.complex }])
         },
     },
     Row {

@@ -49,11 +49,6 @@ impl Panels {
         self.nr
     }
 
-    /// Columns of the matrix.
-    pub(super) fn columns(&self) -> usize {
-        self.n
-    }
-
     /// The target.
     pub(super) fn isa(&self) -> Isa {
         self.isa

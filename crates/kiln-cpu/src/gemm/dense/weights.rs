@@ -24,7 +24,7 @@ pub unsafe fn pack_taps(
     x: Axis,
     to: *mut f32,
 ) {
-    let (width, count, taps) = (panels.width(), panels.columns(), y.0 * x.0);
+    let (width, count, taps) = (panels.width(), panels.shape().1, y.0 * x.0);
     let (from, to) = (from as usize, to as usize);
     // Taps that follow each other in memory, forwards or backwards, are transposed by vectors.
     let step = if x.0 > 1 { x.1 } else { y.1 };
