@@ -88,7 +88,7 @@ pub(crate) fn packing(isa: Isa, kernel: &Kernel, buffer: usize) -> Option<Packin
     let KernelBody::Matmul(body) = &kernel.body else { return None };
     if let Some(weights) = Weights::of(isa, kernel, body, buffer) {
         let (key, bytes) = (format!("convolution {weights:?}"), weights.panels.bytes());
-        return Some(Packing { buffer, key, bytes, pays: true });
+        return Some(Packing { buffer, key, bytes, pays: true, pays_in_turns: true });
     }
     let right = RightOperand::of(isa, kernel, body, buffer)?;
     let rows: Dim = body.m.iter().map(|axis| &axis.size).product();
