@@ -2,8 +2,9 @@
 
 use kiln::runtime::Program;
 use kiln::runtime::event::{self, Category};
-use kiln::{CompiledGraph, DType, Device, FreezeOptions, FrozenGraph, PackWeights, Tensor};
-use kiln_ir::{Graph, HostTensor, generate};
+use kiln::{CompiledGraph, Conv, DType, Device, FreezeOptions, FrozenGraph, PackWeights, Tensor};
+use kiln_ir::build::{self, ConvOptions, GraphBuilder};
+use kiln_ir::{Graph, HostTensor, TensorType, generate};
 use kiln_kernels::kernel::KernelBody;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier};
@@ -90,6 +91,46 @@ fn a_block_gives_what_it_gives_unfrozen() {
         assert!(close(&run(&frozen, &inputs, &[0; 7]), &plain.run(&inputs).unwrap()), "{rows} rows");
     }
     assert_eq!(frozen.memory().prepares, 1);
+}
+
+/// Convolutions of 3 × 3 (also strided and dilated) and 1 × 1 pixels with their weights in panels, of images in either order.
+#[test]
+fn weights_of_convolutions_are_packed() {
+    let mut b = GraphBuilder::new();
+    let input = |b: &mut GraphBuilder, shape: &[usize]| b.input(TensorType::fixed(DType::F32, shape)).unwrap();
+    let mut y = input(&mut b, &[2, 10, 9, 11]);
+    let mut floats = 0;
+    for (stride, dilation, w) in
+        [(1, 1, [40, 10, 3, 3]), (2, 1, [65, 40, 3, 3]), (1, 2, [32, 65, 3, 3]), (1, 1, [48, 32, 1, 1])]
+    {
+        let weight = input(&mut b, &w);
+        let padding = dilation * (w[2] / 2);
+        let options =
+            ConvOptions { stride: vec![stride; 2], padding: vec![padding; 2], dilation: vec![dilation; 2], groups: 1 };
+        y = build::conv(&mut b, &y, &weight, None, &options).unwrap();
+        y = build::relu(&mut b, &y).unwrap();
+        floats += w.iter().product::<usize>();
+    }
+    b.output(y);
+    let graph = b.finish();
+    let plain = CompiledGraph::new(&graph, &[], &Default::default()).unwrap();
+    let frozen = FrozenGraph::new(&graph, &[], &[false, true, true, true, true], &packed()).unwrap();
+    let mut inputs = tensors(&graph, 1, 3);
+    for (version, scale) in [1.0f32, 0.5].into_iter().enumerate() {
+        inputs[2] = (&inputs[2] * scale).unwrap();
+        let versions = [0, version as u64, 0, 0];
+        assert!(close(&run(&frozen, &inputs, &versions), &plain.run(&inputs).unwrap()), "version {version}");
+    }
+    // Where there is code for it, all of them are; the portable executor packs what is a product.
+    let memory = frozen.memory();
+    if kiln_cpu::features::Isa::get() != kiln_cpu::features::Isa::Portable {
+        assert!(memory.packed_bytes >= 4 * floats, "{memory:?}");
+    }
+    let last = inputs[0].permute([0, 2, 3, 1]).unwrap().contiguous().unwrap().permute([0, 3, 1, 2]).unwrap();
+    let compiled =
+        kiln::compile(|(x, w): &(Tensor, Tensor)| x.conv2d(w, None, &Conv { padding: [1, 1], ..Conv::default() }));
+    let results = [&inputs[0], &last].map(|x| compiled.call(&(x.clone(), inputs[1].clone())).unwrap());
+    assert!(close(&results[..1], &results[1..]));
 }
 
 #[test]

@@ -49,7 +49,7 @@ mod transpose;
 mod windows;
 mod words;
 
-pub use dense::{Dense, pack_taps};
+pub use dense::{Dense, Plan as DensePlan, pack_taps};
 pub use direct::{Direct, Gradient, WindowAxis};
 pub(crate) use few_rows::FewRows;
 pub(crate) use pack::pack_rows;

@@ -6,7 +6,7 @@ use super::fused::Tiles;
 use super::windows::WindowLoad;
 use super::{Known, Sides};
 use crate::features::Isa;
-use crate::gemm::{Dense, Direct, Matrix, Panels, Scratch, WindowAxis, pack_taps};
+use crate::gemm::{Dense, DensePlan, Direct, GemmError, Matrix, Panels, Scratch, WindowAxis, pack_taps};
 use crate::loops::{Build, LoopKernel};
 use kiln_ir::{DType, Dim};
 use kiln_kernels::Precision;
@@ -32,6 +32,15 @@ pub(super) struct DenseConvolution {
     pixels_first: bool,
     /// Whether the weights were packed beforehand.
     packed: bool,
+    /// Where all sizes are known.
+    prepared: Option<Prepared>,
+}
+
+/// A convolution of known sizes.
+struct Prepared {
+    found: Found,
+    panels: Panels,
+    plan: DensePlan,
 }
 
 /// The two sides of a convolution, where a product may be one.
@@ -192,8 +201,8 @@ impl Parts {
 
 fn found(image: &WindowParts, weights: &WindowParts, known: &Known<'_>) -> Result<Option<Found>, LaunchError> {
     let Numbers { summed, places, guards } = image.numbers(known)?;
-    let steps: Vec<isize> = weights.numbers(known)?.summed.iter().map(|axis| axis.1).collect();
-    let Numbers { places: outputs, .. } = weights.numbers(known)?;
+    let Numbers { summed: steps, places: outputs, .. } = weights.numbers(known)?;
+    let steps: Vec<isize> = steps.iter().map(|axis| axis.1).collect();
     let (Some(&[(_, weight_output)]), Some(windows)) = (Some(&outputs[..]), windows(&summed, &places, &guards)) else {
         return Ok(None);
     };
@@ -333,7 +342,9 @@ impl DenseConvolution {
         let tiles = Tiles::new(build, kernel, &whole, rows, columns)?;
         let Parts { image, weights, groups, outputs } = parts;
         let packed = packed.is_some_and(|buffer| buffer == weights.buffer);
-        Ok(Some(DenseConvolution { image, weights, groups, outputs, tiles, pixels_first, packed }))
+        let known = Known { symbols: &[], values: &[] };
+        let prepared = prepared(build.isa, &image, &weights, [&groups, &outputs], &known).ok().flatten();
+        Ok(Some(DenseConvolution { image, weights, groups, outputs, tiles, pixels_first, packed, prepared }))
     }
 
     /// The code of the epilogue.
@@ -352,51 +363,74 @@ impl DenseConvolution {
         buffers: &[RawBuffer],
         known: &Known<'_>,
     ) -> Result<bool, LaunchError> {
-        let packed_for_another =
-            || LaunchError::Device { code: 0, message: "weights packed for another kernel".into() };
-        let Some(found) = found(&self.image, &self.weights, known)? else {
-            return if self.packed { Err(packed_for_another()) } else { Ok(false) };
+        let made;
+        let prepared = match &self.prepared {
+            Some(prepared) => prepared,
+            None => match prepared(isa, &self.image, &self.weights, [&self.groups, &self.outputs], known)? {
+                Some(prepared) => {
+                    made = prepared;
+                    &made
+                }
+                None if self.packed => {
+                    let message = "weights that were packed for another kernel".into();
+                    return Err(LaunchError::Device { code: 0, message });
+                }
+                None => return Ok(false),
+            },
         };
-        let (groups, outputs) = (known.size(&self.groups)?, known.size(&self.outputs)?);
         let number = |dim: &Dim| known.number(dim).map(|n| n as isize);
         let at = |parts: &WindowParts| -> Result<*const f32, LaunchError> {
             Ok(buffers[parts.buffer].ptr.cast::<f32>().wrapping_offset(number(&parts.first.rest)?).cast_const())
         };
-        let mut dense = Dense {
-            isa,
-            threads,
-            image: at(&self.image)?,
-            group_stride: number(&self.image.first.group)?,
-            groups,
-            outputs,
-            pixels_first: self.pixels_first,
-            ..found.dense
-        };
-        if !self.packed && (outputs < FEWEST_OUTPUTS || !dense.is_possible()) {
-            return Ok(false);
-        }
-        let k = dense.channels * found.taps.count();
-        let failed = |message: String| LaunchError::Device { code: 0, message };
-        let panels = Panels::new(isa, k, outputs, DType::F32, DType::F32).map_err(|error| failed(error.to_string()))?;
+        let Prepared { found, panels, plan } = prepared;
         let each = panels.bytes() / size_of::<f32>();
+        let groups = found.dense.groups;
         let scratch = Scratch::take::<f32>(if self.packed { 0 } else { groups * each });
-        dense.weight_group = each;
-        dense.weights = match self.packed {
+        let weights = match self.packed {
             true => buffers[self.weights.buffer].ptr.cast::<f32>().cast_const(),
             false => {
                 let (from, group_stride) = (at(&self.weights)?, number(&self.weights.first.group)?);
                 for group in 0..groups {
                     let from = from.wrapping_offset(group as isize * group_stride);
+                    let to = scratch.ptr::<f32>().wrapping_add(group * each);
                     // SAFETY: the caller guarantees the buffers; the scratch has room for all groups.
-                    unsafe {
-                        found.taps.pack(&panels, from, found.weight_output, scratch.ptr::<f32>().add(group * each))
-                    };
+                    unsafe { found.taps.pack(panels, from, found.weight_output, to) };
                 }
                 scratch.ptr::<f32>().cast_const()
             }
         };
-        // SAFETY: the caller guarantees the buffers, the kernel the strides.
-        let ran = launched(&self.tiles, buffers, known, |epilogue| unsafe { dense.run(epilogue) })?;
-        if ran || !self.packed { Ok(ran) } else { Err(packed_for_another()) }
+        let dense = Dense {
+            threads,
+            image: at(&self.image)?,
+            group_stride: number(&self.image.first.group)?,
+            weights,
+            weight_group: each,
+            pixels_first: self.pixels_first,
+            ..found.dense.clone()
+        };
+        launched(&self.tiles, buffers, known, |epilogue| {
+            // SAFETY: the caller guarantees the buffers, the kernel the strides.
+            unsafe { dense.run_planned(plan, epilogue) };
+            Ok(true)
+        })
     }
+}
+
+/// A convolution in the sizes of a launch; `None` where there is no code for it.
+fn prepared(
+    isa: Isa,
+    image: &WindowParts,
+    weights: &WindowParts,
+    [groups, outputs]: [&Dim; 2],
+    known: &Known<'_>,
+) -> Result<Option<Prepared>, LaunchError> {
+    let Some(mut found) = found(image, weights, known)? else { return Ok(None) };
+    found.dense = Dense { isa, groups: known.size(groups)?, outputs: known.size(outputs)?, ..found.dense };
+    let (k, outputs) = (found.dense.channels * found.taps.count(), found.dense.outputs);
+    if outputs < FEWEST_OUTPUTS {
+        return Ok(None);
+    }
+    let failed = |error: GemmError| LaunchError::Device { code: 0, message: error.to_string() };
+    let panels = Panels::new(isa, k, outputs, DType::F32, DType::F32).map_err(failed)?;
+    Ok(found.dense.plan().map_err(failed)?.map(|plan| Prepared { found, panels, plan }))
 }

@@ -85,8 +85,9 @@ unsafe impl Send for Dense {}
 // SAFETY: as above.
 unsafe impl Sync for Dense {}
 
-/// How a convolution is cut.
-struct Plan {
+/// How a convolution is cut, and its code.
+#[derive(Debug)]
+pub struct Plan {
     /// Places of each row and each column of tiles, and which of the codes' spans they have.
     rows: Vec<(Range<usize>, usize)>,
     columns: Vec<(Range<usize>, usize)>,
@@ -99,8 +100,6 @@ struct Plan {
     task_rows: usize,
     /// Parts of the channels.
     parts: usize,
-    /// Parts of the panels that are tasks of their own.
-    panel_tasks: usize,
 }
 
 impl Dense {
@@ -123,7 +122,11 @@ impl Dense {
         self.isa != Isa::Portable && small && taps <= MOST_TAPS && pixel.saturating_mul(reach) < 1 << 30
     }
 
-    fn plan(&self) -> Result<Plan, GemmError> {
+    /// The plan of a convolution of these sizes and strides, wherever its memory is; `None` where there is no code for it.
+    pub fn plan(&self) -> Result<Option<Plan>, GemmError> {
+        if self.outputs == 0 || self.channels == 0 || self.y.places * self.x.places == 0 || !self.is_possible() {
+            return Ok(None);
+        }
         let taps = self.y.taps * self.x.taps;
         let width = Dense::panel_width(self.isa);
         let pixel = (self.pixel_stride * size_of::<f32>() as isize) as i32;
@@ -145,11 +148,8 @@ impl Dense {
         let block_rows = (BLOCK_BYTES / (tile_rows * self.x.places * width * size_of::<f32>())).max(1);
         let row_bytes = self.channels * self.x.places * self.x.stride * self.y.stride * tile_rows * size_of::<f32>();
         let task_rows = (IMAGE_BYTES / row_bytes.max(1)).max(block_rows).min(rows.len());
-        let panels = self.outputs.div_ceil(width);
-        let tasks = self.images * self.groups * rows.len().div_ceil(task_rows);
-        let panel_tasks = if self.threads == 1 { 1 } else { (4 * self.threads).div_ceil(tasks).min(panels) };
         let parts = (self.channels * taps * width * size_of::<f32>()).div_ceil(WEIGHT_BYTES);
-        Ok(Plan {
+        Ok(Some(Plan {
             rows,
             columns,
             codes,
@@ -157,8 +157,7 @@ impl Dense {
             block_rows,
             task_rows,
             parts: parts.clamp(1, self.channels),
-            panel_tasks,
-        })
+        }))
     }
 
     /// Runs it; false, and nothing done, where there is no code for it. Rows of the tiles that the epilogue gets are results of all groups
@@ -170,25 +169,33 @@ impl Dense {
         if self.images == 0 || self.groups * self.outputs == 0 || self.y.places * self.x.places == 0 {
             return Ok(true);
         }
-        if self.channels == 0 || !self.is_possible() {
-            return Ok(false);
-        }
-        let plan = self.plan()?;
+        let Some(plan) = self.plan()? else { return Ok(false) };
+        // SAFETY: the caller's promise.
+        unsafe { self.run_planned(&plan, epilogue) };
+        Ok(true)
+    }
+
+    /// Runs it with its plan.
+    ///
+    /// # Safety
+    /// As [`Dense::run`], with the plan of these sizes and strides.
+    pub unsafe fn run_planned(&self, plan: &Plan, epilogue: &dyn Epilogue) {
         let taps = self.y.taps * self.x.taps;
         let work = self.images * self.groups * self.outputs * self.y.places * self.x.places * taps * self.channels;
         let threads = if work < SERIAL_WORK { 1 } else { self.threads };
         let row_tasks = plan.rows.len().div_ceil(plan.task_rows);
         let panels = self.outputs.div_ceil(Dense::panel_width(self.isa));
-        pool::run(self.images * self.groups * row_tasks * plan.panel_tasks, threads, &|task| {
-            let (outer, panel_task) = (task / plan.panel_tasks, task % plan.panel_tasks);
+        let tasks = self.images * self.groups * row_tasks;
+        let panel_tasks = if threads == 1 || tasks == 0 { 1 } else { (4 * threads).div_ceil(tasks).min(panels) };
+        pool::run(tasks * panel_tasks, threads, &|task| {
+            let (outer, panel_task) = (task / panel_tasks, task % panel_tasks);
             let (outer, row_task) = (outer / row_tasks, outer % row_tasks);
             let (image, group) = (outer / self.groups, outer % self.groups);
             let rows = part(plan.rows.len(), row_tasks, row_task);
-            let panels = part(panels, plan.panel_tasks, panel_task);
+            let panels = part(panels, panel_tasks, panel_task);
             // SAFETY: tasks cover disjoint results; the rest is the caller's promise.
-            unsafe { self.task(&plan, image, group, rows, panels, epilogue) };
+            unsafe { self.task(plan, image, group, rows, panels, epilogue) };
         });
-        Ok(true)
     }
 
     /// Some rows of tiles of an image, and some panels of a group.
