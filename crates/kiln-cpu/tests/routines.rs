@@ -249,8 +249,12 @@ fn scatter_adds_up_lines_of_short_floats() {
     }
     let mut updates: Vec<bf16> = values.iter().map(|&v| bf16::from_f32(v)).collect();
     let mut out = vec![bf16::from_f32(1.5); want.len()];
-    launch(&[DType::I64, DType::Bf16, DType::Bf16], body(size), &mut [raw(&mut index), raw(&mut updates), raw(&mut out)])
-        .unwrap();
+    launch(
+        &[DType::I64, DType::Bf16, DType::Bf16],
+        body(size),
+        &mut [raw(&mut index), raw(&mut updates), raw(&mut out)],
+    )
+    .unwrap();
     for (i, (got, want)) in out.iter().zip(&want).enumerate() {
         // One rounding of the sum, and those of f32 on the way.
         assert!((got.to_f64() - want).abs() <= want.abs() / 255.0 + 1e-4, "{i}: {got} {want}");
