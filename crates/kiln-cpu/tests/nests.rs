@@ -526,3 +526,56 @@ fn elements_in_reverse() {
         }
     }
 }
+
+/// Short floats that nothing is computed with keep all of their bits, those of NaNs too, whichever way they are read.
+#[test]
+fn short_floats_are_moved_as_bits() {
+    let (rows, columns) = (9usize, 75usize);
+    let mut r = Random(5);
+    let bits: Vec<u16> = (0..rows * columns).map(|_| r.next() as u16).collect();
+    let bytes: Vec<u8> = bits.iter().flat_map(|word| word.to_le_bytes()).collect();
+    let chosen: Vec<i64> = (0..rows).map(|row| (row * 5 % rows) as i64).collect();
+    type At<'a> = Box<dyn Fn(usize, usize) -> u16 + 'a>;
+    let at = |row: usize, column: usize| bits[row * columns + column];
+    let cases: Vec<(&str, At<'_>)> = vec![
+        ("i0 * 75 + i1", Box::new(at)),
+        ("i0 * 75 + 74 - i1", Box::new(|row, column| at(row, 74 - column))),
+        ("i1 * 9 + i0", Box::new(|row, column| bits[column * 9 + row])),
+        ("i0 * 75", Box::new(|row, _| at(row, 0))),
+        ("7", Box::new(|_, _| bits[7])),
+        ("guard", Box::new(|row, column| if (3..60).contains(&column) { at(row, column - 3) } else { 0 })),
+        ("rows", Box::new(|row, column| at(chosen[row] as usize, column))),
+    ];
+    for dtype in [DType::Bf16, DType::F16] {
+        for (place, want) in &cases {
+            let mut k = K::new(&[("i0", "9"), ("i1", "75")], &[]);
+            let (x, index, y) = (k.input(dtype), k.input(DType::I64), k.output(dtype));
+            let value = match *place {
+                "guard" => {
+                    let (expr, low, high) = (dim("i1"), dim("3"), dim("60"));
+                    let guard = Some(k.push(DType::Bool, InstKind::InRange { expr, low, high }));
+                    let place = Place { buffer: x, offset: dim("i0 * 75 + i1 - 3"), indirect: vec![] };
+                    k.push(DType::F32, InstKind::Load { place, guard })
+                }
+                "rows" => {
+                    let row = k.load(index, "i0");
+                    let row = k.push(DType::I64, InstKind::CheckIndex { value: row, size: dim("9") });
+                    let place = Place { buffer: x, offset: dim("i1"), indirect: vec![(row, dim("75"))] };
+                    k.push(DType::F32, InstKind::Load { place, guard: None })
+                }
+                place => k.load(x, place),
+            };
+            k.store(y, "i0 * 75 + i1", value);
+            for isa in kiln_cpu::features::Isa::available() {
+                let input = HostTensor::from_bytes(dtype, &[rows * columns], bytes.clone()).unwrap();
+                let chosen = HostTensor::from_slice(&[rows], &chosen).unwrap();
+                let mut tensors = [input, chosen, zeros(dtype, rows * columns)];
+                run_on(&k.kernel(), isa, &mut tensors, &[], kiln_cpu::lower::Options::default()).unwrap();
+                let got: Vec<u16> =
+                    tensors[2].bytes().chunks(2).map(|word| u16::from_le_bytes([word[0], word[1]])).collect();
+                let want: Vec<u16> = (0..rows * columns).map(|i| want(i / columns, i % columns)).collect();
+                assert_eq!(got, want, "{isa:?}: {dtype} {place}");
+            }
+        }
+    }
+}

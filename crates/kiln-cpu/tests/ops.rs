@@ -215,7 +215,9 @@ fn logic_of_bools() {
         for &op in CompareOp::ALL {
             values.push(k.push(DType::Bool, InstKind::Compare(op, loads[0], loads[1])));
         }
-        for op in [BinaryOp::Add, BinaryOp::Mul, BinaryOp::Min, BinaryOp::Max, BinaryOp::And, BinaryOp::Or, BinaryOp::Xor] {
+        for op in
+            [BinaryOp::Add, BinaryOp::Mul, BinaryOp::Min, BinaryOp::Max, BinaryOp::And, BinaryOp::Or, BinaryOp::Xor]
+        {
             values.push(k.binary(op, DType::Bool, loads[1], loads[2]));
         }
         let mut tensors = vec![bytes(2 * n + 10, 1), bytes(2 * n + 10, 2), bytes(n + 1, 3)];

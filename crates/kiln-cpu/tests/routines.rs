@@ -193,3 +193,86 @@ fn scatter_reports_an_index_out_of_range() {
 fn nothing_happens_without_elements() {
     assert_eq!(scatter(ScatterKind::Add, &mut [], &mut [], &mut [1.0, 2.0], 1), Ok(()));
 }
+
+#[test]
+fn sort_of_wide_integers_agrees_with_a_stable_sort() {
+    let (rows, columns) = (3usize, 2500usize);
+    for spread in [1e0f32, 1e3, 1e14] {
+        let mut x: Vec<i64> = noise(rows * columns).into_iter().map(|v| (v * spread) as i64).collect();
+        (x[7], x[8]) = (i64::MIN, i64::MAX);
+        for (descending, count) in [(false, columns), (true, columns), (true, 100)] {
+            let mut y = vec![0i64; rows * count];
+            let body = RoutineBody::SortIndices {
+                shape: dims(&[rows as i64, columns as i64]),
+                axis: 1,
+                descending,
+                count: Dim::from(count),
+                input: view(0, 0, &[columns as i64, 1]),
+                output: view(1, 0, &[count as i64, 1]),
+            };
+            launch(&[DType::I64, DType::I64], body, &mut [raw(&mut x), raw(&mut y)]).unwrap();
+            for (row, got) in y.chunks(count).enumerate() {
+                let key = |i: i64| x[row * columns + i as usize];
+                let mut want: Vec<i64> = (0..columns as i64).collect();
+                want.sort_by(|&a, &b| if descending { key(b).cmp(&key(a)) } else { key(a).cmp(&key(b)) });
+                assert_eq!(got, &want[..count], "{spread} {descending}");
+            }
+        }
+    }
+}
+
+/// Sums of short floats along a line are rounded once, wherever the line lies and whichever way its updates do.
+#[test]
+fn scatter_adds_up_lines_of_short_floats() {
+    use half::{bf16, f16};
+    let (lines, size, along) = (5usize, 100usize, 300usize);
+    let values = noise(lines * along);
+    // As a float of two bytes holds them.
+    let exact = |i: usize| f64::from(bf16::from_f32(values[i]).to_f32());
+    let mut index: Vec<i64> = (0..lines * along).map(|i| (i * i % 97 + i % 4) as i64).collect();
+    let body = |size: usize| RoutineBody::Scatter {
+        shape: dims(&[lines as i64, size as i64]),
+        updates_shape: dims(&[lines as i64, along as i64]),
+        axis: 1,
+        kind: ScatterKind::Add,
+        index: view(0, 0, &[along as i64, 1]),
+        // Backwards.
+        updates: view(1, along as i64 - 1, &[along as i64, -1]),
+        output: view(2, 3, &[size as i64 + 2, 1]),
+    };
+    let mut want = vec![1.5f64; lines * (size + 2) + 3];
+    for line in 0..lines {
+        for n in 0..along {
+            let at = index[line * along + n] as usize;
+            want[3 + line * (size + 2) + at] += exact(line * along + along - 1 - n);
+        }
+    }
+    let mut updates: Vec<bf16> = values.iter().map(|&v| bf16::from_f32(v)).collect();
+    let mut out = vec![bf16::from_f32(1.5); want.len()];
+    launch(
+        &[DType::I64, DType::Bf16, DType::Bf16],
+        body(size),
+        &mut [raw(&mut index), raw(&mut updates), raw(&mut out)],
+    )
+    .unwrap();
+    for (i, (got, want)) in out.iter().zip(&want).enumerate() {
+        // One rounding of the sum, and those of f32 on the way.
+        assert!((got.to_f64() - want).abs() <= want.abs() / 255.0 + 1e-4, "{i}: {got} {want}");
+    }
+    let mut updates: Vec<f16> = updates.iter().map(|v| f16::from_f32(v.to_f32())).collect();
+    let mut out = vec![f16::from_f32(1.5); want.len()];
+    launch(&[DType::I64, DType::F16, DType::F16], body(size), &mut [raw(&mut index), raw(&mut updates), raw(&mut out)])
+        .unwrap();
+    for (i, (got, want)) in out.iter().zip(&want).enumerate() {
+        assert!((got.to_f64() - want).abs() <= want.abs() / 2000.0 + 1e-3, "{i}: {got} {want}");
+    }
+    for bad in [-1i64, size as i64, i64::MAX] {
+        index[along + 7] = bad;
+        let result = launch(
+            &[DType::I64, DType::F16, DType::F16],
+            body(size),
+            &mut [raw(&mut index), raw(&mut updates), raw(&mut out)],
+        );
+        assert_eq!(result, Err(LaunchError::IndexOutOfRange { index: bad, size: size as i64 }));
+    }
+}

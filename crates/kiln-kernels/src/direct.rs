@@ -23,9 +23,7 @@ pub(crate) fn direct_of(graph: &Graph, node: &Node, target: Target) -> Option<Di
     let is_many = |direct: &Direct| matches!(direct, Direct::Concat { parts, .. } if parts.len() >= MANY_PARTS);
     match &node.op {
         Op::Cast(to) if !target.direct_gradients => concat(graph, node.operands[0], *to).filter(is_many),
-        Op::Binary(BinaryOp::Add) if !target.direct_gradients => {
-            concat_of(graph, node, node.ty.dtype).filter(is_many)
-        }
+        Op::Binary(BinaryOp::Add) if !target.direct_gradients => concat_of(graph, node, node.ty.dtype).filter(is_many),
         _ if !target.direct_gradients => None,
         Op::Scatter { axis, kind: ScatterKind::Add } => is_single(graph, node, *axis).then_some(Direct::Choice),
         Op::Reduce { kind: ReduceKind::Sum, axes } => {

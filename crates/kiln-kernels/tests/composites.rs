@@ -229,3 +229,51 @@ fn a_transform_takes_as_many_kernels_as_passes() {
     assert_eq!(kernels(&["f32[4, 64, 2]"], transform), 2);
     assert_eq!(kernels(&["f32[4, 1024, 2]"], transform), 3);
 }
+
+/// Views of strides that are slices, and those that are not, read and written.
+#[test]
+fn strided_views_are_the_elements_that_strides_say() {
+    let views: &[(&[usize], &[usize], usize)] = &[
+        (&[6, 5], &[10, 1], 3),
+        (&[5, 6], &[1, 10], 3),
+        (&[3, 2, 5], &[20, 10, 2], 1),
+        (&[2, 3, 1, 4], &[5, 20, 7, 1], 0),
+        (&[60], &[1], 0),
+        (&[], &[], 59),
+        (&[4, 4], &[4, 3], 2),
+        (&[3, 4], &[7, 1], 5),
+        (&[9, 9], &[1, 1], 0),
+    ];
+    for &(shape, strides, offset) in views {
+        let dims = |numbers: &[usize]| -> Vec<Dim> { numbers.iter().map(|&n| Dim::from(n)).collect() };
+        let distinct = strides != [1, 1] && strides != [4, 3];
+        let mut builder = GraphBuilder::new();
+        let x = builder.input(TensorType::fixed(DType::F32, &[60])).unwrap();
+        let part = builder.input(TensorType::fixed(DType::F32, shape)).unwrap();
+        let (strides_of, start) = (dims(strides), Dim::from(offset));
+        let read = build::as_strided(&mut builder, &x, &dims(shape), &strides_of, &start).unwrap();
+        builder.output(read);
+        if distinct {
+            let written = build::as_strided_scatter(&mut builder, &x, &part, &strides_of, &start).unwrap();
+            builder.output(written);
+        }
+        let count: usize = shape.iter().product();
+        let numbers = |from: usize, count: usize| (from..from + count).map(|n| n as f32).collect::<Vec<f32>>();
+        let (whole, new) = (numbers(0, 60), numbers(1000, count));
+        let inputs = [HostTensor::from_slice(&[60], &whole).unwrap(), HostTensor::from_slice(shape, &new).unwrap()];
+        let got = interpret::run(&builder.finish(), &inputs).unwrap();
+        let mut wanted = whole.clone();
+        for (n, new) in new.iter().enumerate() {
+            let (mut rest, mut place) = (n, offset);
+            for (size, stride) in shape.iter().zip(strides).rev() {
+                place += rest % size * stride;
+                rest /= size;
+            }
+            assert_eq!(got[0].to_vec::<f32>().unwrap()[n], whole[place], "{shape:?} {strides:?}");
+            wanted[place] = *new;
+        }
+        if distinct {
+            assert_eq!(got[1].to_vec::<f32>().unwrap(), wanted, "{shape:?} {strides:?}");
+        }
+    }
+}

@@ -110,8 +110,7 @@ impl Lowerer<'_> {
         let rest = place.offset.linear_in(axis.var).ok_or(LowerError::Malformed("bools that are not side by side"))?.1;
         let rest = self.scalar_expr(&rest)?;
         let start = self.advance(base, rest, DType::Bool);
-        let memory =
-            Memory { dtype: DType::I32, access: Access::Contiguous, vectors: 0, wide_index: false, disp: 0 };
+        let memory = Memory { dtype: DType::I32, access: Access::Contiguous, vectors: 0, wide_index: false, disp: 0 };
         Ok((self.b.address(start, counter, 1, 0), memory, read_only))
     }
 }

@@ -21,13 +21,17 @@ pub(super) fn moved_values(kernel: &Kernel, body: &LoopBody, count: usize) -> Ve
     for inst in insts() {
         // The stored value alone: an operand of any other kind is computed with.
         let stored = match &inst.kind {
-            InstKind::Store { place, value, .. } if from.get(value.0 as usize).is_some_and(|f| *f == dtype(place.buffer)) => {
+            InstKind::Store { place, value, .. }
+                if from.get(value.0 as usize).is_some_and(|f| *f == dtype(place.buffer)) =>
+            {
                 Some(*value)
             }
             _ => None,
         };
         visit_operands(&inst.kind, &mut |v: ValueId| {
-            if Some(v) != stored && let Some(slot) = from.get_mut(v.0 as usize) {
+            if Some(v) != stored
+                && let Some(slot) = from.get_mut(v.0 as usize)
+            {
                 *slot = None;
             }
         });

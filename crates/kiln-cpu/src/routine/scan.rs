@@ -49,7 +49,7 @@ unsafe fn lines<T: Element>(
             match kind {
                 ReduceKind::Sum => {
                     let sum = |a, b| T::Wide::combine(ReduceKind::Sum, a, b);
-                    walk.sums::<T>(together);
+                    together.iter().for_each(|lines| walk.lines::<T, 8>(lines, T::Wide::identity(kind), sum));
                     rest.iter().for_each(|line| walk.lines::<T, 1>(&[*line], T::Wide::identity(kind), sum));
                 }
                 kind => {
@@ -76,40 +76,6 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    /// The running sums of lines, eight at a time.
-    ///
-    /// # Safety
-    /// As [`run`], and `T` is the element type of both views.
-    unsafe fn sums<T: Element>(&self, lines: &[[[isize; 2]; 8]]) {
-        #[cfg(target_arch = "x86_64")]
-        if std::arch::is_x86_feature_detected!("avx2") {
-            /// Conversions of elements become vector code.
-            ///
-            /// # Safety
-            /// As [`run`], on a machine with AVX2.
-            #[target_feature(enable = "avx2")]
-            unsafe fn wide<T: Element>(walk: &Walk<'_>, lines: &[[[isize; 2]; 8]]) {
-                // SAFETY: the caller's promise.
-                unsafe { walk.sum_each::<T>(lines) }
-            }
-            // SAFETY: the machine has it; the rest is the caller's promise.
-            return unsafe { wide::<T>(self, lines) };
-        }
-        // SAFETY: the caller's promise.
-        unsafe { self.sum_each::<T>(lines) }
-    }
-
-    /// # Safety
-    /// As [`Walk::sums`].
-    #[inline(always)]
-    unsafe fn sum_each<T: Element>(&self, lines: &[[[isize; 2]; 8]]) {
-        for lines in lines {
-            let sum = |a, b| T::Wide::combine(ReduceKind::Sum, a, b);
-            // SAFETY: the caller's promise.
-            unsafe { self.lines::<T, 8>(lines, T::Wide::identity(ReduceKind::Sum), sum) };
-        }
-    }
-
     /// Walks lines that begin at these offsets of input and output.
     ///
     /// # Safety

@@ -140,6 +140,7 @@ impl Job<'_> {
         let (outer, along, size) = (&self.updates_shape[head], self.updates_shape[self.axis], self.size);
         let lines: usize = outer.iter().product();
         let (i, u, o) = (&self.index.strides, &self.updates.strides, &self.output.strides);
+        let (di, du) = (i[axis], u[axis]);
         let (bad, is_bad) = (AtomicI64::new(0), AtomicBool::new(false));
         super::in_parallel(lines, along, &|begin, end| {
             let mut sums = vec![0f32; size];
@@ -149,17 +150,20 @@ impl Job<'_> {
                 widen_line(line, &mut sums);
                 // SAFETY: the first elements of the lines, or places beside empty ones that are not used.
                 let (index, updates) = unsafe { (self.index.at::<I>(index), self.updates.at::<T>(updates)) };
+                let (mut fault, to) = (None, sums.as_mut_ptr());
                 for n in 0..along as isize {
                     // SAFETY: n < along, so that both are inside their views.
-                    let (at, update) =
-                        unsafe { ((*index.offset(n * i[axis])).widen(), *updates.offset(n * u[axis])) };
-                    match sums.get_mut(at as usize) {
-                        Some(sum) => *sum += update.to_single(),
-                        None => {
-                            bad.store(at, Ordering::Relaxed);
-                            is_bad.store(true, Ordering::Relaxed);
-                        }
+                    let (at, update) = unsafe { ((*index.offset(n * di)).widen(), *updates.offset(n * du)) };
+                    if at as u64 >= size as u64 {
+                        fault = Some(at);
+                        continue;
                     }
+                    // SAFETY: `at` was checked.
+                    unsafe { *to.add(at as usize) += update.to_single() };
+                }
+                if let Some(at) = fault {
+                    bad.store(at, Ordering::Relaxed);
+                    is_bad.store(true, Ordering::Relaxed);
                 }
                 narrow_line(&sums, line);
             });

@@ -39,7 +39,8 @@ unsafe fn lines<T: Element>(shape: &[usize], axis: usize, descending: bool, coun
     let flip = if descending { u64::MAX } else { 0 };
     in_parallel(lines, length.saturating_mul(8), &|begin, end| {
         // Equal ranks keep their order because the position breaks the tie, so an unstable sort is enough.
-        let (mut keys, mut other): (Vec<(u64, i64)>, Vec<(u64, i64)>) = (Vec::with_capacity(length), Vec::new());
+        let mut keys: Vec<(u64, i64)> = Vec::with_capacity(length);
+        let mut other = Vec::new();
         visit(&outer, [&from, &to], begin, end, |_, [at_in, at_out]| {
             keys.clear();
             for i in 0..length as isize {
@@ -242,7 +243,9 @@ mod tests {
     #[test]
     fn wide_digits_sort_as_comparisons_do() {
         let mut state = 9u64;
-        for (length, kept) in [(0, u64::MAX), (1, 1), (3000, u64::MAX), (5000, 0xffff), (5000, 0xf0_0000_0000_00f0), (99, 0)] {
+        for (length, kept) in
+            [(0, u64::MAX), (1, 1), (3000, u64::MAX), (5000, 0xffff), (5000, 0xf0_0000_0000_00f0), (99, 0)]
+        {
             let mut keys: Vec<(u64, i64)> = (0..length)
                 .map(|i| {
                     state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
@@ -292,7 +295,8 @@ mod tests {
                 assert_eq!(a.rank().cmp(&b.rank()), order(a.into(), b.into()), "{a} {b}");
             }
         }
-        let wide = [f64::NAN, f64::INFINITY, 1e300, 1.0, 5e-324, 0.0, -0.0, -5e-324, -2.5, f64::NEG_INFINITY, -f64::NAN];
+        let wide =
+            [f64::NAN, f64::INFINITY, 1e300, 1.0, 5e-324, 0.0, -0.0, -5e-324, -2.5, f64::NEG_INFINITY, -f64::NAN];
         for a in wide {
             for b in wide {
                 assert_eq!(Wide::rank(a).cmp(&Wide::rank(b)), order(a, b), "{a} {b}");

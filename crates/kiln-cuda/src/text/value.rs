@@ -328,7 +328,9 @@ fn binary(op: BinaryOp, dtype: DType, x: &str, y: &str) -> String {
         BinaryOp::Or => return format!("({x}|{y})"),
         BinaryOp::Xor => return format!("({x}^{y})"),
         BinaryOp::Div if dtype.is_float() => "/",
-        BinaryOp::Div | BinaryOp::Rem | BinaryOp::Gcd if !dtype.is_float() => return format!("int_{}({x},{y})", op.name()),
+        BinaryOp::Div | BinaryOp::Rem | BinaryOp::Gcd if !dtype.is_float() => {
+            return format!("int_{}({x},{y})", op.name());
+        }
         BinaryOp::Rem => return format!("fmod{}({x},{y})", float_suffix(dtype)),
         BinaryOp::Pow => return format!("power({x},{y})"),
         BinaryOp::Max | BinaryOp::Min if !dtype.is_float() => {

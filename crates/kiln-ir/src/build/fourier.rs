@@ -11,7 +11,8 @@
 //! Real and imaginary parts are tensors of their own between passes, so that neighbours are neighbours in memory.
 
 use super::{
-    Built, Emit, add, cast, complex, complex_parts, constant_f64, mul, mul_scalar, neg, pick, reshape, stack, sub, widen,
+    Built, Emit, add, cast, complex, complex_parts, constant_f64, mul, mul_scalar, neg, pick, reshape, stack, sub,
+    widen,
 };
 use crate::{DType, Dim};
 use std::f64::consts::{FRAC_1_SQRT_2, TAU};
@@ -19,7 +20,7 @@ use std::f64::consts::{FRAC_1_SQRT_2, TAU};
 /// The longest transform of one pass: as many complex numbers are live at once.
 const LONGEST: usize = 16;
 
-/// The lengths of the passes of a transform, as few as there can be and as equal; `None` for a length with a prime factor that is too
+/// The lengths of the passes of a transform, as few as there can be, of which the longest is as short as it can be; `None` for a length with a prime factor that is too
 /// large, and for one that is no transform.
 pub(super) fn radices(n: usize) -> Option<Vec<usize>> {
     let mut rest = n;
@@ -159,11 +160,7 @@ fn difference<E: Emit>(e: &mut E, x: &Pair<E::Value>, y: &Pair<E::Value>) -> Res
 
 /// The transform of a few numbers, one value each.
 #[track_caller]
-fn small<E: Emit>(
-    e: &mut E,
-    x: &[Pair<E::Value>],
-    forward: bool,
-) -> Result<Vec<Pair<E::Value>>, E::Error> {
+fn small<E: Emit>(e: &mut E, x: &[Pair<E::Value>], forward: bool) -> Result<Vec<Pair<E::Value>>, E::Error> {
     match x.len() {
         0 | 1 => Ok(x.to_vec()),
         2 => Ok(vec![sum(e, &x[0], &x[1])?, difference(e, &x[0], &x[1])?]),
@@ -187,12 +184,7 @@ fn small<E: Emit>(
 
 /// n = a·b numbers by transforms of the lengths a and b; see [`super::dft`].
 #[track_caller]
-fn split<E: Emit>(
-    e: &mut E,
-    x: &[Pair<E::Value>],
-    a: usize,
-    forward: bool,
-) -> Result<Vec<Pair<E::Value>>, E::Error> {
+fn split<E: Emit>(e: &mut E, x: &[Pair<E::Value>], a: usize, forward: bool) -> Result<Vec<Pair<E::Value>>, E::Error> {
     let (n, b) = (x.len(), x.len() / a);
     let mut rows: Vec<Vec<Pair<E::Value>>> = vec![Vec::with_capacity(b); a];
     for j in 0..b {
@@ -212,11 +204,7 @@ fn split<E: Emit>(
 
 /// An odd prime number of numbers. Those that are as far from the first on either side have the same cosines and opposite sines.
 #[track_caller]
-fn prime<E: Emit>(
-    e: &mut E,
-    x: &[Pair<E::Value>],
-    forward: bool,
-) -> Result<Vec<Pair<E::Value>>, E::Error> {
+fn prime<E: Emit>(e: &mut E, x: &[Pair<E::Value>], forward: bool) -> Result<Vec<Pair<E::Value>>, E::Error> {
     let n = x.len();
     let half = n / 2;
     let mut folded = Vec::with_capacity(half);
@@ -251,13 +239,7 @@ fn prime<E: Emit>(
 
 /// x · e^(∓2πi·k/n).
 #[track_caller]
-fn turn<E: Emit>(
-    e: &mut E,
-    x: &Pair<E::Value>,
-    k: usize,
-    n: usize,
-    forward: bool,
-) -> Result<Pair<E::Value>, E::Error> {
+fn turn<E: Emit>(e: &mut E, x: &Pair<E::Value>, k: usize, n: usize, forward: bool) -> Result<Pair<E::Value>, E::Error> {
     // Backwards is the other way round.
     let k = if forward { (n - k % n) % n } else { k % n };
     let (real, imaginary) = x;
@@ -293,8 +275,8 @@ mod tests {
     use super::radices;
 
     #[test]
-    fn few_passes_of_like_lengths() {
-        assert_eq!(radices(1024), Some(vec![16, 8, 8]));
+    fn as_few_passes_as_there_can_be() {
+        assert_eq!(radices(1024), Some(vec![16, 16, 4]));
         assert_eq!(radices(16), Some(vec![16]));
         assert_eq!(radices(2), Some(vec![2]));
         assert_eq!(radices(100), Some(vec![10, 10]));

@@ -232,7 +232,7 @@ binary_ops! {
     }, None;
     /// The greatest common divisor, not negative but where it is the size of the smallest integer; that of 0 and x is |x|.
     Gcd gcd = "gcd": BinaryRow {
-        cost: 40, instructions: 80, fits: |dtype| dtype == DType::U8,
+        cost: 40, instructions: 64, fits: |dtype| dtype == DType::U8,
         ..bits(DTypeClass::Integer, |_, x, y| greatest_common_divisor(x, y))
     }, None;
 }
