@@ -527,6 +527,23 @@ fn elements_in_reverse() {
     }
 }
 
+/// One element of a row, stored along all of it.
+#[test]
+fn elements_of_a_row_that_are_stored_along_it() {
+    for dtype in [DType::Bf16, DType::F16, DType::F32] {
+        for n in [1usize, 31, 64, 70] {
+            let along = n.to_string();
+            let mut k = K::new(&[("i0", "5")], &[("i1", &along)]);
+            let (x, y) = (k.input(dtype), k.output(dtype));
+            k.stage(Domain::Point);
+            let v = k.load(x, "i0*2");
+            k.stage(Domain::Row);
+            k.store(y, &format!("i0*{n} + i1"), v);
+            check(&k.kernel(), &[tensor(dtype, 10, 5, true), zeros(dtype, 5 * n)], &[], EXACT);
+        }
+    }
+}
+
 /// Short floats that nothing is computed with keep all of their bits, those of NaNs too, whichever way they are read.
 #[test]
 fn short_floats_are_moved_as_bits() {

@@ -133,6 +133,33 @@ fn weights_of_convolutions_are_packed() {
     assert!(close(&results[..1], &results[1..]));
 }
 
+/// What an epilogue reads as it lies is not packed: a bias behind the weights in one vector, and weights that are added to their own results.
+#[test]
+fn weights_that_an_epilogue_reads_stay_as_they_are() {
+    let input = |b: &mut GraphBuilder, shape: &[usize]| b.input(TensorType::fixed(DType::F32, shape)).unwrap();
+    let same = ConvOptions { stride: vec![1; 2], padding: vec![1; 2], dilation: vec![1; 2], groups: 1 };
+    let mut b = GraphBuilder::new();
+    let (x, flat) = (input(&mut b, &[1, 32, 8, 8]), input(&mut b, &[32 * 32 * 9 + 32]));
+    let weight = build::narrow(&mut b, &flat, 0, 0, 32 * 32 * 9).unwrap();
+    let weight = build::reshape(&mut b, &weight, &[32, 32, 3, 3].map(kiln::ir::Dim::from)).unwrap();
+    let bias = build::narrow(&mut b, &flat, 0, 32 * 32 * 9, 32).unwrap();
+    let y = build::conv(&mut b, &x, &weight, Some(&bias), &same).unwrap();
+    b.output(y);
+    let in_one_vector = b.finish();
+    let mut b = GraphBuilder::new();
+    let (x, weight) = (input(&mut b, &[32, 32, 5, 5]), input(&mut b, &[32, 32, 3, 3]));
+    let inside = ConvOptions { padding: vec![0; 2], ..same };
+    let y = build::conv(&mut b, &x, &weight, None, &inside).unwrap();
+    let y = build::add(&mut b, &y, &weight).unwrap();
+    b.output(y);
+    for graph in [in_one_vector, b.finish()] {
+        let plain = CompiledGraph::new(&graph, &[], &Default::default()).unwrap();
+        let frozen = FrozenGraph::new(&graph, &[], &[false, true], &packed()).unwrap();
+        let inputs = tensors(&graph, 1, 3);
+        assert!(close(&run(&frozen, &inputs, &[0; 1]), &plain.run(&inputs).unwrap()), "{graph}");
+    }
+}
+
 #[test]
 fn every_part_can_be_left_out() {
     let graph = block();

@@ -3,6 +3,7 @@
 
 use super::direct::{Guarded, Numbers, WindowParts, axis, common_divisor, launched, window_parts};
 use super::fused::Tiles;
+use super::packing::is_used_by_epilogue;
 use super::windows::WindowLoad;
 use super::{Known, Sides};
 use crate::features::Isa;
@@ -20,6 +21,12 @@ const FEWEST_SUMMED: usize = 24;
 
 /// Pixels of a row of single ones.
 const LONGEST_ROW: usize = 256;
+/// Places that are worth packing weights for, and reading them again for every image.
+const FEWEST_PLACES: usize = 28;
+/// Bytes of weights that stay in a cache from image to image.
+const CACHED_WEIGHT_BYTES: usize = 1 << 20;
+/// Bytes of packed weights for which memory is kept from launch to launch.
+const MOST_WEIGHT_BYTES: usize = 64 << 20;
 const SHORTEST_ROW: usize = 4;
 
 /// A convolution in symbolic sizes.
@@ -153,7 +160,8 @@ impl Weights {
     /// The weights of a convolution, if they are `buffer`.
     pub fn of(isa: Isa, kernel: &Kernel, body: &MatmulBody, buffer: usize) -> Option<Weights> {
         let parts = Parts::of(isa, kernel, body)?;
-        let only = parts.weights.buffer == buffer && parts.image.buffer != buffer && body.batch.is_empty();
+        let elsewhere = parts.image.buffer == buffer || is_used_by_epilogue(body, buffer);
+        let only = parts.weights.buffer == buffer && !elsewhere && body.batch.is_empty();
         let known = Known { symbols: &[], values: &[] };
         if !only {
             return None;
@@ -163,7 +171,7 @@ impl Weights {
         let k = dense.channels * numbers.taps.count();
         // A stem is computed from planes.
         let stem = Direct::is_for(dense.outputs, k) && dense.pixel_stride == 1 && dense.x.stride <= 2;
-        if stem || dense.outputs < FEWEST_OUTPUTS || !dense.is_possible() {
+        if stem || !is_for(&dense) {
             return None;
         }
         let panels = Panels::new(isa, k, dense.outputs, DType::F32, DType::F32).ok()?;
@@ -302,7 +310,8 @@ fn points(places: &[(usize, isize)], guards: &[Guarded]) -> Option<Windows> {
         _ if !guards.is_empty() => return None,
         [x] => ((1, 0), (1, 0), x),
         // Images and rows of pixels are told apart by nothing but their number.
-        [y, x] => (y, (1, 0), x),
+        [y, x] if (SHORTEST_ROW..=LONGEST_ROW).contains(&x.0) => ((1, 0), y, x),
+        [n, x] => (n, (1, 0), x),
         [n, y, x] => (n, y, x),
         _ => return None,
     };
@@ -343,8 +352,18 @@ impl DenseConvolution {
         let Parts { image, weights, groups, outputs } = parts;
         let packed = packed.is_some_and(|buffer| buffer == weights.buffer);
         let known = Known { symbols: &[], values: &[] };
-        let prepared = prepared(build.isa, &image, &weights, [&groups, &outputs], &known).ok().flatten();
+        let prepared = match prepared(build.isa, &image, &weights, [&groups, &outputs], &known) {
+            Ok(None) => return Ok(None),
+            Ok(prepared) => prepared,
+            // Sizes that are not known yet.
+            Err(_) => None,
+        };
         Ok(Some(DenseConvolution { image, weights, groups, outputs, tiles, pixels_first, packed, prepared }))
+    }
+
+    /// Whether every launch is computed by this code.
+    pub fn is_certain(&self) -> bool {
+        self.prepared.is_some()
     }
 
     /// The code of the epilogue.
@@ -416,6 +435,18 @@ impl DenseConvolution {
     }
 }
 
+/// Whether a convolution is computed so, and not as a product of unfolded pixels.
+fn is_for(dense: &Dense) -> bool {
+    let (places, taps) = (dense.y.places * dense.x.places, dense.y.taps * dense.x.taps);
+    let weights = dense.groups * dense.outputs * dense.channels * taps * size_of::<f32>();
+    // A window larger than its results is the gradient of weights.
+    let is_gradient = taps > places;
+    // Weights are packed, and read once an image.
+    let packs_for_little = dense.images * places < FEWEST_PLACES || weights > MOST_WEIGHT_BYTES;
+    let reads_again = dense.images > 1 && places < FEWEST_PLACES && weights > CACHED_WEIGHT_BYTES;
+    dense.outputs >= FEWEST_OUTPUTS && dense.is_possible() && !(is_gradient || packs_for_little || reads_again)
+}
+
 /// A convolution in the sizes of a launch; `None` where there is no code for it.
 fn prepared(
     isa: Isa,
@@ -427,7 +458,7 @@ fn prepared(
     let Some(mut found) = found(image, weights, known)? else { return Ok(None) };
     found.dense = Dense { isa, groups: known.size(groups)?, outputs: known.size(outputs)?, ..found.dense };
     let (k, outputs) = (found.dense.channels * found.taps.count(), found.dense.outputs);
-    if outputs < FEWEST_OUTPUTS {
+    if !is_for(&found.dense) {
         return Ok(None);
     }
     let failed = |error: GemmError| LaunchError::Device { code: 0, message: error.to_string() };

@@ -243,7 +243,9 @@ impl Matmul {
             _ => None,
         };
         let gradient = match (&direct, &dense) {
-            (None, None) => DirectGradient::of(build, kernel, body, &sides, &right).map_err(failed)?,
+            (None, dense) if dense.as_ref().is_none_or(|dense| !dense.is_certain()) => {
+                DirectGradient::of(build, kernel, body, &sides, &right).map_err(failed)?
+            }
             _ => None,
         };
         let product = |axes: &[Axis]| axes.iter().map(|axis| &axis.size).product();

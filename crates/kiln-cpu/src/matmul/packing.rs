@@ -7,7 +7,7 @@ use crate::features::Isa;
 use crate::gemm::{Matrix, Panels, TASK_WORK};
 use crate::pool;
 use kiln_ir::{DType, Dim};
-use kiln_kernels::kernel::{InstKind, Kernel, KernelBody, MatmulBody};
+use kiln_kernels::kernel::{Inst, InstKind, Kernel, KernelBody, MatmulBody};
 use kiln_runtime::{Executable, LaunchError, Packing, RawBuffer};
 use std::sync::Arc;
 
@@ -64,13 +64,21 @@ impl RightOperand {
 }
 
 fn is_read_by_right_alone(body: &MatmulBody, buffer: usize) -> bool {
-    let touches = |kind: &InstKind| match kind {
+    !is_used(&body.lhs.insts, buffer) && !is_used_by_epilogue(body, buffer)
+}
+
+/// Whether an epilogue reads or writes a buffer.
+pub(super) fn is_used_by_epilogue(body: &MatmulBody, buffer: usize) -> bool {
+    is_used(&body.epilogue, buffer)
+}
+
+fn is_used(insts: &[Inst], buffer: usize) -> bool {
+    insts.iter().any(|inst| match &inst.kind {
         InstKind::Load { place, .. } | InstKind::LoadBlock { place, .. } | InstKind::Store { place, .. } => {
             place.buffer == buffer
         }
         _ => false,
-    };
-    !body.lhs.insts.iter().chain(&body.epilogue).any(|inst| touches(&inst.kind))
+    })
 }
 
 /// The code that packs an operand of a kernel, if there is one.

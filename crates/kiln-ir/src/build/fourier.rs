@@ -8,7 +8,7 @@
 //!     ─▶ [b', k, A] = [b', a·A]         the results of this pass are the slower ones
 //! ```
 //!
-//! Real and imaginary parts are tensors of their own between passes, so that neighbours are neighbours in memory.
+//! Real and imaginary parts are the two halves of one tensor between passes, so that neighbours are neighbours in memory.
 
 use super::{
     Built, Emit, add, cast, complex, complex_parts, constant_f64, mul, mul_scalar, neg, pick, reshape, stack, sub,

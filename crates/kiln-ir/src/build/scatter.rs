@@ -238,7 +238,7 @@ impl StridedBlock {
         let mut block = StridedBlock { axes: Vec::new(), parts: Vec::new(), of_view: Vec::new() };
         for (stride, size, axis) in axes {
             let first = rest / stride;
-            if span % stride != 0 || first + size > span / stride {
+            if span % stride != 0 || size > span / stride - first {
                 return None;
             }
             block.push(span / stride, (first, size), Some(axis));

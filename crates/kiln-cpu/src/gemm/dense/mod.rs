@@ -95,9 +95,11 @@ pub struct Plan {
     codes: [Vec<DenseFn>; VECTORS],
     /// Different spans of columns.
     spans: usize,
-    /// Rows of tiles of a block and of a task.
-    block_rows: usize,
-    task_rows: usize,
+    /// Whether blocks and tasks are parts of one long row, and not rows.
+    is_one_row: bool,
+    /// Rows of tiles of a block and of a task, or columns of them.
+    block_lines: usize,
+    task_lines: usize,
     /// Parts of the channels.
     parts: usize,
 }
@@ -144,18 +146,21 @@ impl Dense {
                 codes.push(kernel::get(Shape { isa: self.isa, vectors, panel, y, x, pixel })?);
             }
         }
-        let tile_rows = self.y.places.div_ceil(rows.len());
-        let block_rows = (BLOCK_BYTES / (tile_rows * self.x.places * width * size_of::<f32>())).max(1);
-        let row_bytes = self.channels * self.x.places * self.x.stride * self.y.stride * tile_rows * size_of::<f32>();
-        let task_rows = (IMAGE_BYTES / row_bytes.max(1)).max(block_rows).min(rows.len());
+        let is_one_row = self.y.places == 1;
+        let lines = if is_one_row { columns.len() } else { rows.len() };
+        let line_places = (self.y.places * self.x.places).div_ceil(lines);
+        let block_lines = (BLOCK_BYTES / (line_places * width * size_of::<f32>())).max(1);
+        let line_bytes = self.channels * line_places * self.x.stride * self.y.stride * size_of::<f32>();
+        let task_lines = (IMAGE_BYTES / line_bytes.max(1)).max(block_lines).min(lines);
         let parts = (self.channels * taps * width * size_of::<f32>()).div_ceil(WEIGHT_BYTES);
         Ok(Some(Plan {
             rows,
             columns,
             codes,
             spans: column_spans.len(),
-            block_rows,
-            task_rows,
+            is_one_row,
+            block_lines,
+            task_lines,
             parts: parts.clamp(1, self.channels),
         }))
     }
@@ -183,66 +188,75 @@ impl Dense {
         let taps = self.y.taps * self.x.taps;
         let work = self.images * self.groups * self.outputs * self.y.places * self.x.places * taps * self.channels;
         let threads = if work < SERIAL_WORK { 1 } else { self.threads };
-        let row_tasks = plan.rows.len().div_ceil(plan.task_rows);
         let panels = self.outputs.div_ceil(Dense::panel_width(self.isa));
-        let tasks = self.images * self.groups * row_tasks;
+        let lines = if plan.is_one_row { plan.columns.len() } else { plan.rows.len() };
+        // As many tasks as threads want: of fewer lines, then of fewer panels.
+        let wanted = if threads == 1 { 1 } else { (4 * threads).div_ceil((self.images * self.groups * panels).max(1)) };
+        let line_tasks = lines.div_ceil(plan.task_lines).max(wanted.min(lines));
+        let tasks = self.images * self.groups * line_tasks;
         let panel_tasks = if threads == 1 || tasks == 0 { 1 } else { (4 * threads).div_ceil(tasks).min(panels) };
         pool::run(tasks * panel_tasks, threads, &|task| {
             let (outer, panel_task) = (task / panel_tasks, task % panel_tasks);
-            let (outer, row_task) = (outer / row_tasks, outer % row_tasks);
+            let (outer, line_task) = (outer / line_tasks, outer % line_tasks);
             let (image, group) = (outer / self.groups, outer % self.groups);
-            let rows = part(plan.rows.len(), row_tasks, row_task);
+            let lines = part(lines, line_tasks, line_task);
             let panels = part(panels, panel_tasks, panel_task);
             // SAFETY: tasks cover disjoint results; the rest is the caller's promise.
-            unsafe { self.task(plan, image, group, rows, panels, epilogue) };
+            unsafe { self.task(plan, image, group, lines, panels, epilogue) };
         });
     }
 
-    /// Some rows of tiles of an image, and some panels of a group.
+    /// Some lines of tiles of an image, and some panels of a group.
     unsafe fn task(
         &self,
         plan: &Plan,
         image: usize,
         group: usize,
-        rows: Range<usize>,
+        lines: Range<usize>,
         panels: Range<usize>,
         epilogue: &dyn Epilogue,
     ) {
         let (width, taps) = (Dense::panel_width(self.isa), self.y.taps * self.x.taps);
         let first = image as isize * self.image_stride + group as isize * self.group_stride;
-        let blocks = rows.len().div_ceil(plan.block_rows);
+        let blocks = lines.len().div_ceil(plan.block_lines);
         for panel in panels {
             let outputs = panel * width..self.outputs.min((panel + 1) * width);
             let panel = group * self.weight_group + panel * width * taps * self.channels;
             for block in 0..blocks {
-                let block = part(rows.len(), blocks, block);
-                let tiles = &plan.rows[rows.start + block.start..rows.start + block.end];
-                let (Some(top), Some(bottom)) = (tiles.first(), tiles.last()) else { continue };
-                let places = top.0.start..bottom.0.end;
-                let pixels = places.len() * self.x.places;
+                let block = part(lines.len(), blocks, block);
+                let block = lines.start + block.start..lines.start + block.end;
+                let (rows, columns) = match plan.is_one_row {
+                    true => (&plan.rows[..], &plan.columns[block]),
+                    false => (&plan.rows[block], &plan.columns[..]),
+                };
+                let (Some(y), Some(x)) = (spanned(rows), spanned(columns)) else { continue };
+                let pixels = y.len() * x.len();
                 let results = Scratch::take::<f32>(pixels * width);
                 for channels in (0..plan.parts).map(|at| part(self.channels, plan.parts, at)) {
                     let layout = Layout {
                         channel: self.channel_stride * size_of::<f32>() as isize,
                         row: self.row_stride * size_of::<f32>() as isize,
                         channels: channels.len(),
-                        out_row: self.x.places * width * size_of::<f32>(),
+                        out_row: x.len() * width * size_of::<f32>(),
                         adds: usize::from(channels.start > 0),
                     };
                     let from = first + channels.start as isize * self.channel_stride;
                     let weights = self.weights.wrapping_add(panel + channels.start * taps * width);
-                    for ((y, row), (x, column)) in tiles.iter().flat_map(|y| plan.columns.iter().map(move |x| (y, x))) {
-                        let code = plan.codes[(outputs.len() - 1) / self.vector()][row * plan.spans + column];
-                        let at = (y.start * self.y.stride) as isize * self.row_stride
-                            + (x.start * self.x.stride) as isize * self.pixel_stride;
-                        let to = ((y.start - places.start) * self.x.places + x.start) * width;
+                    for ((row, row_span), (column, column_span)) in
+                        rows.iter().flat_map(|row| columns.iter().map(move |column| (row, column)))
+                    {
+                        let code = plan.codes[(outputs.len() - 1) / self.vector()][row_span * plan.spans + column_span];
+                        let at = (row.start * self.y.stride) as isize * self.row_stride
+                            + (column.start * self.x.stride) as isize * self.pixel_stride;
+                        let to = ((row.start - y.start) * x.len() + column.start - x.start) * width;
                         // SAFETY: the code reads pixels inside the image and whole panels, and writes pixels of the block.
                         unsafe {
                             code(self.image.wrapping_offset(from + at), weights, results.ptr::<f32>().add(to), &layout)
                         };
                     }
                 }
-                let column = (image * self.y.places + places.start) * self.x.places;
+                // The block's places follow each other: whole rows, or a part of one.
+                let column = (image * self.y.places + y.start) * self.x.places + x.start;
                 let row = group * self.outputs + outputs.start;
                 // SAFETY: the block was written above; the epilogue gets each result once.
                 unsafe { self.finish(results.ptr(), row, outputs.len(), column, pixels, epilogue) };
@@ -291,6 +305,11 @@ impl Dense {
             });
         }
     }
+}
+
+/// The places of consecutive tiles.
+fn spanned(tiles: &[(Range<usize>, usize)]) -> Option<Range<usize>> {
+    Some(tiles.first()?.0.start..tiles.last()?.0.end)
 }
 
 /// Tiles of about so many places along an axis, and their different spans.

@@ -1,6 +1,7 @@
 use super::*;
 use crate::gemm::{Matrix, Panels};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Numbers that look random, the same in every run.
 struct Random(u64);
@@ -150,14 +151,73 @@ fn parts_of_the_channels_are_added_up() {
             x: line,
             pixels_first: false,
         };
+        let seen = AtomicUsize::new(0);
         let check = |tile: Tile| {
             for (r, c) in (0..tile.rows).flat_map(|r| (0..tile.columns).map(move |c| (r, c))) {
                 // SAFETY: an element of the tile.
                 let got = unsafe { *tile.data.cast::<f32>().add(r * tile.row_stride + c) };
                 assert_eq!(got, (channels * (tile.column + c)) as f32);
             }
+            seen.fetch_add(tile.rows * tile.columns, Ordering::Relaxed);
         };
         // SAFETY: everything is in memory.
         assert!(unsafe { dense.run(&check) }.unwrap());
+        assert_eq!(seen.into_inner(), 3 * width);
+    }
+}
+
+/// One row of many pixels is cut into blocks and tasks, each a part of it.
+#[test]
+fn long_rows_are_cut() {
+    for isa in Isa::available().filter(|&isa| isa != Isa::Portable) {
+        let (width, channels, length) = (Dense::panel_width(isa), 5, 20_011);
+        let memory: Vec<f32> = (0..channels * length).map(|i| (i % 7) as f32).collect();
+        let weights: Vec<f32> = (0..channels * 3 * width).map(|i| ((i / width) % 4) as f32).collect();
+        let line = WindowAxis { taps: 1, stride: 1, dilation: 1, start: 0, length: 1, places: 1, weight_stride: 0 };
+        let x = WindowAxis { taps: 3, start: -1, length: length as isize, places: length, ..line };
+        for (threads, pixels_first) in [(1, true), (3, false)] {
+            let dense = Dense {
+                isa,
+                threads,
+                image: memory.as_ptr().wrapping_sub(1),
+                images: 1,
+                image_stride: 0,
+                group_stride: 0,
+                channels,
+                channel_stride: length as isize,
+                row_stride: 0,
+                pixel_stride: 1,
+                weights: weights.as_ptr(),
+                weight_group: 0,
+                groups: 1,
+                outputs: width,
+                y: line,
+                x,
+                pixels_first,
+            };
+            let at = |channel: usize, place: usize| match place.checked_sub(1) {
+                Some(pixel) if pixel < length => memory[channel * length + pixel],
+                _ => 0.0,
+            };
+            let want = |place: usize| -> f32 {
+                let terms = (0..channels).flat_map(|c| (0..3).map(move |t| (c, t)));
+                terms.map(|(c, t)| at(c, place + t) * weights[(c * 3 + t) * width]).sum()
+            };
+            let (seen, tiles) = (AtomicUsize::new(0), AtomicUsize::new(0));
+            let check = |tile: Tile| {
+                for (r, c) in (0..tile.rows).flat_map(|r| (0..tile.columns).map(move |c| (r, c))) {
+                    let place = if pixels_first { tile.row + r } else { tile.column + c };
+                    // SAFETY: an element of the tile.
+                    let got = unsafe { *tile.data.cast::<f32>().add(r * tile.row_stride + c) };
+                    assert_eq!(got, want(place), "{isa:?} {place}");
+                }
+                seen.fetch_add(tile.rows * tile.columns, Ordering::Relaxed);
+                tiles.fetch_add(1, Ordering::Relaxed);
+            };
+            // SAFETY: everything is in memory; what is outside the row is not read.
+            assert!(unsafe { dense.run(&check) }.unwrap());
+            assert_eq!(seen.into_inner(), length * width);
+            assert!(tiles.into_inner() > 4);
+        }
     }
 }

@@ -358,9 +358,7 @@ impl Driver {
 
     /// Whether a function with a gradient of its own, called at this line, is recorded: as it was where the call was made before.
     pub(super) fn records_function(&self, at: &Source) -> bool {
-        let is_outside = |step: Option<&TraceStep>| {
-            matches!(step, Some(TraceStep::Outside { is_pure: false, at: line, .. }) if line == at)
-        };
+        let is_outside = |step: Option<&TraceStep>| matches!(step, Some(TraceStep::Outside { is_pure: false, at: line, .. }) if line == at);
         let next = |number: usize| self.done.get(self.path.len() + number);
         match next(0) {
             _ if !self.segment_compiler.functions_outside().contains(at) => true,
