@@ -183,8 +183,7 @@ impl<F, A: Bundle, R: Bundle, E: From<Error>> Compiled<F, A, R, E> {
                 Verdict::Again => {}
                 Verdict::Good(..) => {
                     let captured = captured.ok_or_else(|| Error::Escaped { at: at.clone() })?;
-                    let recorded =
-                        Recorded { segments: vec![&captured.last], homes: &[], plan: &plan, types: &types };
+                    let recorded = Recorded { segments: vec![&captured.last], homes: &[], plan: &plan, types: &types };
                     return Ok(Some(recorded.cuts(&captured.returned.places, self.options().buckets.len(), at)?));
                 }
                 Verdict::No => return Err(read_as_number(&scope, at).into()),
