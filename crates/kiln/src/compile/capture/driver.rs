@@ -399,12 +399,13 @@ impl Driver {
     pub(super) fn with_functions_outside(self) -> Driver {
         self.segment_compiler.put_functions_outside();
         let driver = self.going_on();
-        // What was only asked is asked again.
-        let runs = |step: &TraceStep| match step {
-            TraceStep::BranchGuard(guard, _) => guard.is_break() || matches!(guard, BranchGuard::Sizes { .. }),
-            TraceStep::Segment(_) | TraceStep::Outside { .. } => true,
+        // What was only asked is asked again: a segment may have begun before it. What a part gave besides elements is known once.
+        let runs = |step: &TraceStep| matches!(step, TraceStep::Segment(_) | TraceStep::Outside { .. });
+        let of_part = |step: &TraceStep| {
+            matches!(step, TraceStep::BranchGuard(BranchGuard::Outside | BranchGuard::Sizes { .. }, _))
         };
-        let ran = driver.done.iter().rposition(runs).map_or(0, |last| last + 1);
+        let last = driver.done.iter().rposition(runs).map_or(0, |last| last + 1);
+        let ran = last + driver.done[last..].iter().take_while(|step| of_part(step)).count();
         let mut done = driver.done;
         done.truncate(ran);
         let functions = if ran == 0 { OwnGradients::Outside } else { OwnGradients::InsideUntil(ran) };
