@@ -48,6 +48,7 @@ mod sizes;
 mod stance;
 mod symbolic;
 mod tree;
+mod vmap;
 mod watch;
 
 pub use crate::tensor::bundle::{Bundle, Leaf};
@@ -58,10 +59,11 @@ pub use cond::cond;
 pub use disable::{Disabled, disable};
 pub use explain::explain;
 pub(crate) use loops::record_loop;
-pub use loops::{Map, Scan, Vmap, WhileLoop, map, scan, vmap, while_loop};
+pub use loops::{Map, Scan, WhileLoop, map, scan, while_loop};
 pub use options::{Declared, Dynamic, Mode, Options};
 pub(crate) use session::{argument_number, call_site, extra_argument};
 pub use stance::{Stance, StanceGuard, set_stance};
+pub use vmap::{Vmap, vmap};
 
 use crate::tensor::dim;
 use crate::tensor::tape::{self, Switch, Tape};
