@@ -388,7 +388,10 @@ impl Driver {
 
     /// Whether a function with a gradient of its own is recorded here.
     pub(super) fn records_function(&self) -> bool {
+        // After a size that depends on data there are symbols, which a recording that is refused would have to give up.
+        let of_data = |step: &TraceStep| matches!(step, TraceStep::Outside { is_pure: true, .. });
         match self.functions {
+            _ if self.path.iter().any(of_data) => false,
             OwnGradients::Inside => true,
             OwnGradients::Outside => false,
             OwnGradients::InsideUntil(step) => self.path.len() < step,
