@@ -162,12 +162,11 @@ fn both_in_one_function_with_breaks_and_branches() -> Result<()> {
         loss.backward()?;
         world.sgd.step()?;
         world.sgd.zero_grad();
-        let read = loss.item::<f64>()?;
-        let last = match read > 0.4 {
+        let last = match loss.gt(0.4)?.item::<bool>()? {
             true => odd(y, &y.sin()?)?.0,
             false => y.mul(3.0)?,
         };
-        match x.sum(..)?.item::<f64>()? > 0.0 {
+        match x.sum(..)?.gt(0.0)?.item::<bool>()? {
             true => odd(&last, y)?.1.add(1.0),
             false => last.exp(),
         }
@@ -206,5 +205,39 @@ fn in_the_body_of_a_loop_it_runs_turn_by_turn() -> Result<()> {
     weight.zero_grad();
     run(&x, &weight)?;
     assert_close(&got, &weight.grad().unwrap(), "through a scan");
+    Ok(())
+}
+
+#[test]
+fn what_is_read_before_it_is_refused() -> Result<()> {
+    // The read of an argument ends no segment: the one that has the function in it begins before.
+    let f = |x: &Tensor| {
+        let y = odd(x, &x.mul(2.0)?)?.0;
+        match x.to_vec::<f32>()?[0] > 0.0 {
+            true => y.exp(),
+            false => y.neg(),
+        }
+    };
+    let fast = compile(f);
+    for turn in 0..8 {
+        let x = random(&[3], turn).requires_grad();
+        let slope = |z: &Tensor| z.sum(..)?.gradients(&[&x]).map(|found| found.get(&x).unwrap().clone());
+        let (got, expected) = (fast.call(&x)?, f(&x)?);
+        assert_close(&slope(&got)?, &slope(&expected)?, &format!("turn {turn}"));
+    }
+    Ok(())
+}
+
+#[test]
+fn gradients_inside_of_a_call_without_gradients() -> Result<()> {
+    let f = |x: &Tensor| {
+        kiln::grad(|x: &Tensor| x.with_hook(|slope| slope.mul(7.0).map(Some))?.square()?.sum(..))(x)?
+            .add(kiln::grad(|x: &Tensor| odd(x, x)?.0.sum(..))(x)?)
+    };
+    let (fast, x) = (compile(f), random(&[4], 1));
+    for _ in 0..2 {
+        assert_close(&kiln::no_grad(|| fast.call(&x))?, &kiln::no_grad(|| f(&x))?, "in no_grad");
+        assert_close(&fast.call(&x)?, &f(&x)?, "outside of it");
+    }
     Ok(())
 }

@@ -198,3 +198,44 @@ fn a_variable_toggled_between_selections() {
         assert_close(&got, &expected, &format!("turn {turn}"));
     }
 }
+
+/// The distinct slices of an axis, found by comparing all of them.
+#[test]
+fn distinct_slices() -> Result<()> {
+    fn check(x: &Tensor, axis: i64) -> Result<()> {
+        let rows = x.movedim(axis, 0)?.contiguous()?;
+        let (count, shape) = (rows.shape()[0], rows.shape()[1..].to_vec());
+        let width: usize = shape.iter().product();
+        let all = rows.to_dtype(DType::F64)?.to_vec::<f64>()?;
+        let row = |i: usize| all[i * width..(i + 1) * width].to_vec();
+        let mut distinct: Vec<Vec<f64>> = (0..count).map(row).collect();
+        distinct.sort_by(|a, b| a.partial_cmp(b).unwrap());
+        distinct.dedup();
+        let place = |i: usize| distinct.iter().position(|known| *known == row(i)).unwrap();
+        let places: Vec<i64> = (0..count).map(|i| place(i) as i64).collect();
+        let counts: Vec<i64> =
+            (0..distinct.len()).map(|at| places.iter().filter(|place| **place == at as i64).count() as i64).collect();
+        let fast = compile(move |x: &Tensor| x.unique_dim(axis));
+        for (values, inverse, times) in [x.unique_dim(axis)?, fast.call(x)?] {
+            let values = values.movedim(axis, 0)?;
+            assert_eq!(values.dtype(), x.dtype());
+            assert_eq!(values.shape(), [&[distinct.len()][..], &shape].concat());
+            assert_eq!(values.to_dtype(DType::F64)?.to_vec::<f64>()?, distinct.concat());
+            assert_eq!((inverse.to_vec::<i64>()?, times.to_vec::<i64>()?), (places.clone(), counts.clone()));
+        }
+        Ok(())
+    }
+    for (shape, axis) in [(&[9, 1][..], 0), (&[12, 3], 0), (&[4, 30], 1), (&[2, 20, 2], -2), (&[1, 5], 0), (&[7], 0)] {
+        for turn in 0..4 {
+            let x = random(shape, turn).mul(1.2)?.round()?;
+            check(&x, axis)?;
+            check(&x.to_dtype(DType::I64)?, axis)?;
+            check(&x.gt(0.0)?, axis)?;
+        }
+    }
+    let none = Tensor::zeros([0, 3], DType::F32, Device::Cpu)?.unique_dim(0)?;
+    assert_eq!((none.0.shape(), none.1.shape()), (&[0, 3][..], &[0][..]));
+    let one = Tensor::zeros([4, 0], DType::F32, Device::Cpu)?.unique_dim(0)?;
+    assert_eq!((one.0.shape(), one.2.to_vec::<i64>()?), (&[1, 0][..], vec![4]));
+    Ok(())
+}

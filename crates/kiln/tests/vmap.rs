@@ -136,3 +136,36 @@ fn each_example_takes_one_side() -> Result<()> {
     assert!(said.contains("vmap runs one example after another") && said.contains("may fail"), "{said}");
     Ok(())
 }
+
+#[test]
+fn examples_lie_along_any_axis_or_are_shared() -> Result<()> {
+    let (x, w) = (numbers(&[4, 5, 4], 0.1)?, numbers(&[4, 4], 0.7)?);
+    for (number, f) in FUNCTIONS.into_iter().enumerate() {
+        let rows = (0..5).map(|i| f(&(x.select(1, i)?, w.clone()))).collect::<Result<Vec<_>>>()?;
+        let wanted = Tensor::stack(&rows, rows[0].rank())?;
+        let all = kiln::vmap(f).in_dims([Some(-2), None]).out_dims([-1]);
+        let got = all.call((x.clone(), w.clone()))?;
+        assert!(got.allclose(&wanted, 1e-10, 1e-12)?, "{number}: {got} for {wanted}");
+        // Gradients of what is shared are those of all examples together.
+        if number == 0 {
+            let total = |pair: &Pair| all.call(pair.clone())?.square()?.sum(..);
+            let slope = kiln::grad(|w: &Tensor| total(&(x.clone(), w.clone())))(&w)?;
+            let each = |w: &Tensor| {
+                let parts = (0..5).map(|i| f(&(x.select(1, i)?, w.clone()))?.square()?.sum(..));
+                Tensor::stack(&parts.collect::<Result<Vec<_>>>()?, 0)?.sum(..)
+            };
+            assert!(slope.allclose(&kiln::grad(each)(&w)?, 1e-10, 1e-12)?);
+        }
+        let fast = kiln::compile(move |pair: &Pair| all.call(pair.clone()));
+        assert!(fast.call(&(x.clone(), w.clone()))?.allclose(&wanted, 1e-10, 1e-12)?, "compiled {number}");
+    }
+    let message =
+        |all: kiln::compile::capture::Vmap<Pair, Tensor>| all.call((x.clone(), w.clone())).unwrap_err().to_string();
+    let few = message(kiln::vmap(FUNCTIONS[0]).in_dims([Some(1)]));
+    assert!(few.contains("in_dims") && few.contains("each tensor"), "{few}");
+    let none = message(kiln::vmap(FUNCTIONS[0]).in_dims([None, None]));
+    assert!(none.contains("in_dims"), "{none}");
+    let many = message(kiln::vmap(FUNCTIONS[0]).in_dims([Some(1), None]).out_dims([0, 0]));
+    assert!(many.contains("out_dims"), "{many}");
+    Ok(())
+}

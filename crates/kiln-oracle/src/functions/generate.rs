@@ -158,7 +158,7 @@ impl Make {
     }
 
     fn unary(&mut self) -> Unary {
-        const ALL: [Unary; 15] = [
+        const ALL: [Unary; 17] = [
             Unary::Neg,
             Unary::Double,
             Unary::Next,
@@ -174,6 +174,8 @@ impl Make {
             Unary::RequiresGrad,
             Unary::Flip,
             Unary::Integer,
+            Unary::Own,
+            Unary::Hook,
         ];
         ALL[self.below(ALL.len())]
     }

@@ -215,5 +215,7 @@ fn unary(op: Unary, x: &str) -> String {
         Unary::RequiresGrad => format!("{x}.requires_grad()"),
         Unary::Flip => format!("{x}.flip(-1)?"),
         Unary::Integer => format!("{x}.to_dtype(I64)?.to_dtype(float)?"),
+        Unary::Own => format!("apply(Own, {x})?"),
+        Unary::Hook => format!("{x}.with_hook(neg)?"),
     }
 }

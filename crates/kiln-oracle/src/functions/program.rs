@@ -222,6 +222,10 @@ pub enum Unary {
     Flip,
     /// As 64-bit integers and back, which gradients do not pass.
     Integer,
+    /// By a function with a gradient of its own.
+    Own,
+    /// With a hook on the gradient.
+    Hook,
 }
 
 /// Operations on two values.

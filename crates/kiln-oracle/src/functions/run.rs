@@ -3,8 +3,8 @@
 use super::program::{Binary, Block, Call, Expression, LoopKind, Program, Statement, Tapes, Test, Unary};
 use kiln::optim::{Optimizer, Sgd, SgdConfig};
 use kiln::{
-    Compiled, DType, Device, Generator, Options, Result, Setting, Tensor, Var, cond, disable, grad, no_grad, scan,
-    while_loop,
+    Compiled, DType, Device, Forward, Generator, Options, Result, Setting, Tensor, Var, apply, cond, disable, grad,
+    no_grad, scan, while_loop,
 };
 use kiln_ir::Source;
 use kiln_ir::examples::Random;
@@ -403,6 +403,8 @@ fn on_row(op: Unary, x: &Tensor, matrix: &Tensor, dtype: DType) -> Result<Tensor
             _ => x.flip(-1),
         },
         Unary::Integer => x.to_dtype(DType::I64)?.to_dtype(dtype),
+        Unary::Own => Ok(apply(Own, &[x])?.swap_remove(0)),
+        Unary::Hook => x.with_hook(|gradient| gradient.neg().map(Some)),
     }
 }
 
@@ -430,4 +432,20 @@ fn nested(
         known.entry(number).or_insert_with(make).clone()
     };
     made.call(given)
+}
+
+/// Twice its operand, with a gradient that no rule derives: of a saved operand and a saved result.
+struct Own;
+
+impl kiln::Function for Own {
+    fn forward(&self, operands: &[Tensor]) -> Result<Forward> {
+        let twice = operands[0].mul(2.0)?.clamp(-MOST, MOST)?;
+        Ok(Forward { saved: vec![operands[0].clone(), twice.clone()], results: vec![twice] })
+    }
+
+    fn backward(&self, saved: &[Tensor], cotangents: &[Option<Tensor>]) -> Result<Vec<Option<Tensor>>> {
+        let Some(cotangent) = &cotangents[0] else { return Ok(vec![None]) };
+        let sign = saved[0].add(&saved[1])?.clamp(-1.0, 1.0)?;
+        Ok(vec![Some(cotangent.mul(sign)?.clamp(-MOST, MOST)?)])
+    }
 }

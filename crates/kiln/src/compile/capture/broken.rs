@@ -78,10 +78,12 @@ impl<F, A: Bundle, R: Bundle, E: From<Error>> Compiled<F, A, R, E> {
             }
             _ => (exact_guards(leaves), Sizes::Fixed, None),
         };
-        if ran.path.len() < STOPS_KEPT {
+        if !ran.functions.is_kept() {
+            // The next call has a program.
+        } else if ran.path.len() < STOPS_KEPT {
             let root = Node::join(ran.path.clone(), &mut later, rest.clone());
             let mut entry = Entry::new(guards, leaves, root, None, sizes);
-            entry.plan = plan;
+            (entry.plan, entry.functions) = (plan, ran.functions);
             self.keep(entry, at);
         } else {
             self.limits.note_length();

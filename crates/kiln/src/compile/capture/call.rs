@@ -91,7 +91,7 @@ impl<F, A: Bundle, R: Bundle, E: From<Error>> Compiled<F, A, R, E> {
                     }
                     self.limits.save(entry.gain.load(Ordering::Relaxed));
                 }
-                execution.may_grow = entry.may_grow();
+                (execution.may_grow, execution.functions) = (entry.may_grow(), entry.functions);
                 (None, Some(entry))
             }
             Found::Unchecked(unchecked) => {
@@ -111,7 +111,7 @@ impl<F, A: Bundle, R: Bundle, E: From<Error>> Compiled<F, A, R, E> {
                         if self.options().never_slower && self.is_slower(&entry, arguments, &leaves, at)? {
                             return self.fall_back(&ends.eager);
                         }
-                        execution.may_grow = entry.may_grow();
+                        (execution.may_grow, execution.functions) = (entry.may_grow(), entry.functions);
                         execution.sizes = entry.sizes_of(&leaves);
                         (None, Some(entry))
                     }
@@ -265,6 +265,7 @@ impl<F, A: Bundle, R: Bundle, E: From<Error>> Compiled<F, A, R, E> {
             driver = driver.with_symbols(plan.homes(), plan.slot_sizes());
         }
         let (captured, symbols) = self.capture(arguments, leaves, plan, driver, at)?;
+        let (done, has_left_program) = captured.driver.as_ref().map_or((done, false), Driver::of_program);
         let Finished { rest, ran, checks, mut later, .. } =
             self.finish(*captured, None, symbols, done, arguments, leaves, at)?;
         let checks = checks.unwrap_or(exactly);
@@ -272,7 +273,7 @@ impl<F, A: Bundle, R: Bundle, E: From<Error>> Compiled<F, A, R, E> {
         // What needs no new code costs no more than recording it, and is kept as long as there are few.
         let is_new = self.segment_compiler.compiled() > compiled;
         let is_kept = is_new || branch.branch_count() < self.options().recompile_limit;
-        if let Some(reason) = reason.filter(|_| execution.may_grow && is_kept) {
+        if let Some(reason) = reason.filter(|_| execution.may_grow && is_kept && !has_left_program) {
             if is_new {
                 self.limits.count(reason.clone(), took);
             }

@@ -83,9 +83,9 @@ where
     let leaves = leaves_of(arguments);
     let given = tensors_of(&leaves);
     let (tapes, taped) = part::tapes_of(&given);
-    let (records, line) = (tape::is_enabled(), at.clone());
+    let (switch, line) = (tape::switch(), at.clone());
     let run = move |tensors: &[Tensor]| {
-        tape::with_enabled(records && tape::is_enabled(), || {
+        switch.within(|| {
             let entered = part::entering(tensors, &taped);
             let mut tensors = entered.iter();
             let arguments = template.map_tensors(&mut |tensor| tensors.next().unwrap_or(tensor).clone());

@@ -59,6 +59,29 @@ pub(super) struct Driver {
     records: bool,
     /// Whether something that ran failed: what it did until then is done.
     has_failed: bool,
+    /// Where functions with gradients of their own are recorded.
+    functions: OwnGradients,
+    /// Whether what ran is not what a program would run.
+    has_left_program: bool,
+}
+
+/// Where a recording has functions with gradients of their own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) enum OwnGradients {
+    /// In its graphs.
+    #[default]
+    Inside,
+    /// In parts of their own.
+    Outside,
+    /// In its graphs up to this step, which had run when it was found that they cannot be there. No such recording is kept.
+    InsideUntil(usize),
+}
+
+impl OwnGradients {
+    /// Whether others go the same way.
+    pub(super) fn is_kept(self) -> bool {
+        !matches!(self, OwnGradients::InsideUntil(_))
+    }
 }
 
 /// What a capture did on its way.
@@ -69,6 +92,7 @@ pub(super) struct Ran {
     pub(super) produced: Vec<(Rc<dyn Any>, usize)>,
     /// Where the symbols of segments are found, if these have some.
     pub(super) homes: Vec<SizeHome>,
+    pub(super) functions: OwnGradients,
 }
 
 impl Driver {
@@ -77,6 +101,7 @@ impl Driver {
         let arguments = arguments.iter().map(|&tensor| tensor.clone()).collect();
         let (slots, outside, produced) = (Scratch::new(), Vec::new(), Vec::new());
         let may_have_symbols = segment_compiler.options().dynamic != Dynamic::Static;
+        let functions = segment_compiler.functions();
         Driver {
             segment_compiler,
             arguments,
@@ -97,6 +122,8 @@ impl Driver {
             replay: None,
             records: tape::is_enabled(),
             has_failed: false,
+            functions,
+            has_left_program: false,
         }
     }
 
@@ -151,6 +178,7 @@ impl Driver {
         driver.done = ran.path.clone();
         driver.produced = ran.produced.clone();
         (driver.replay, driver.may_have_symbols, driver.kept) = (Some(Vec::new()), false, kept);
+        driver.functions = ran.functions;
         driver
     }
 
@@ -166,6 +194,7 @@ impl Driver {
         driver.kept = driver.done.len();
         driver.of_program = driver.kept;
         driver.produced = std::mem::take(&mut execution.produced);
+        driver.functions = execution.functions;
         driver
     }
 
@@ -194,7 +223,8 @@ impl Driver {
 
     /// What was done.
     pub(super) fn into_ran(self) -> Ran {
-        Ran { path: self.path, slots: self.slots, produced: self.produced, homes: self.homes.unwrap_or_default() }
+        let Driver { path, slots, produced, functions, .. } = self;
+        Ran { path, slots, produced, homes: self.homes.unwrap_or_default(), functions }
     }
 
     /// The steps of a call that was recorded again, with segments that have no code, if that is all it did; and where its sizes
@@ -356,21 +386,40 @@ impl Driver {
         self.produced.get(number).cloned().ok_or_else(|| Error::NotAFunction { at: at.clone() })
     }
 
-    /// Whether a function with a gradient of its own, called at this line, is recorded: as it was where the call was made before.
-    pub(super) fn records_function(&self, at: &Source) -> bool {
-        let is_outside = |step: Option<&TraceStep>| matches!(step, Some(TraceStep::Outside { is_pure: false, at: line, .. }) if line == at);
-        let next = |number: usize| self.done.get(self.path.len() + number);
-        match next(0) {
-            _ if !self.segment_compiler.functions_outside().contains(at) => true,
-            None => false,
-            Some(TraceStep::Segment(_)) => !is_outside(next(1)),
-            step => !is_outside(step),
+    /// Whether a function with a gradient of its own is recorded here.
+    pub(super) fn records_function(&self) -> bool {
+        // After a size that depends on data there are symbols, which a recording that is refused would have to give up.
+        let of_data = |step: &TraceStep| matches!(step, TraceStep::Outside { is_pure: true, .. });
+        match self.functions {
+            _ if self.path.iter().any(of_data) => false,
+            OwnGradients::Inside => true,
+            OwnGradients::Outside => false,
+            OwnGradients::InsideUntil(step) => self.path.len() < step,
         }
     }
 
-    /// Functions called at these lines are not recorded from now on.
-    pub(super) fn put_outside(&self, lines: &[Source]) {
-        self.segment_compiler.functions_outside().extend(lines.iter().cloned());
+    /// Goes on where a capture ended, with such functions as parts of their own: in what ran already they are what they were.
+    pub(super) fn with_functions_outside(self) -> Driver {
+        self.segment_compiler.put_functions_outside();
+        let driver = self.going_on();
+        // What was only asked is asked again: a segment may have begun before it. What a part gave besides elements is known once.
+        let runs = |step: &TraceStep| matches!(step, TraceStep::Segment(_) | TraceStep::Outside { .. });
+        let of_part = |step: &TraceStep| {
+            matches!(step, TraceStep::BranchGuard(BranchGuard::Outside | BranchGuard::Sizes { .. }, _))
+        };
+        let last = driver.done.iter().rposition(runs).map_or(0, |last| last + 1);
+        let ran = last + driver.done[last..].iter().take_while(|step| of_part(step)).count();
+        let mut done = driver.done;
+        done.truncate(ran);
+        let functions = if ran == 0 { OwnGradients::Outside } else { OwnGradients::InsideUntil(ran) };
+        let (kept, of_program) = (ran, driver.of_program.min(ran));
+        let driver = Driver { done, kept, of_program, functions, has_left_program: true, ..driver };
+        driver.without_symbols()
+    }
+
+    /// How many of its steps are of a program, and whether it went another way than the program before that was over.
+    pub(super) fn of_program(&self) -> (usize, bool) {
+        (self.of_program, self.has_left_program)
     }
 
     /// Where a call is only recorded again, nothing is new.

@@ -2,6 +2,7 @@
 
 use super::code::Kind;
 use super::compiled::{ProgramSummary, SegmentSummary, shapes_of};
+use super::driver::OwnGradients;
 use super::dynamic::Plan;
 use super::guard::{self, Guard};
 use super::limits::LimitRecord;
@@ -34,6 +35,8 @@ pub(super) struct Entry<R> {
     pub(super) sizes: Sizes,
     /// Whether the function itself was measured to be faster.
     pub(super) is_slower: OnceLock<bool>,
+    /// Where it has functions with gradients of their own.
+    pub(super) functions: OwnGradients,
 }
 
 /// A function captured as one graph.
@@ -66,6 +69,7 @@ impl<R> Entry<R> {
             plan: None,
             sizes,
             is_slower,
+            functions: OwnGradients::default(),
         }
     }
 

@@ -80,14 +80,14 @@ where
 
 /// How places along an axis are gone through.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Form {
+pub(super) enum Form {
     /// One after another.
     Loop,
     /// All at once, if nothing is carried from one to the next.
     Vectorized,
 }
 
-fn scan_as<F, C, X, Y>(body: F, form: Form) -> Scan<C, X, Y>
+pub(super) fn scan_as<F, C, X, Y>(body: F, form: Form) -> Scan<C, X, Y>
 where
     F: Fn(&(C, X)) -> Result<(C, Y)> + Send + Sync + 'static,
     C: Bundle + Send + Sync + 'static,
@@ -367,54 +367,6 @@ where
     }
 }
 
-/// A function of one example for many at once. See [`vmap`].
-pub struct Vmap<X, Y> {
-    examples: Scan<Vec<Tensor>, X, Y>,
-}
-
-/// Makes a function of one example one of many, which lie along the first axis of all its tensors: the graph of the function is written for
-/// all of them, each op with one axis more, instead of being run for one after another. What the function holds is the same for all examples.
-///
-/// A function that cannot be written so is a [`map`], which an event of the category `perf` says, and gives the same: its loops go on until a
-/// condition fails, each example chooses by [`cond`] between sides that look up indices or loop, gradients go through such a choice, or it is no
-/// graph at all. Other choices an example compute both sides for all examples.
-///
-/// ```
-/// use kiln::{DType, Device, Tensor};
-/// let w = Tensor::ones([3, 2], DType::F32, Device::Cpu)?;
-/// // The gradient of each example by itself.
-/// let slope = kiln::vmap(kiln::grad(move |x: &Tensor| x.matmul(&w)?.square()?.sum(..)));
-/// let x = Tensor::arange(6, DType::F32, Device::Cpu)?.reshape([2, 3])?;
-/// assert_eq!(slope.call(x)?.to_vec::<f32>()?, [12., 12., 12., 48., 48., 48.]);
-/// # Ok::<(), kiln::Error>(())
-/// ```
-pub fn vmap<F, X, Y>(f: F) -> Vmap<X, Y>
-where
-    F: Fn(&X) -> Result<Y> + Send + Sync + 'static,
-    X: Bundle + Send + Sync + 'static,
-    Y: Bundle + Send + Sync + 'static,
-{
-    let body = move |(nothing, row): &(Vec<Tensor>, X)| Ok((nothing.clone(), f(row)?));
-    Vmap { examples: scan_as(body, Form::Vectorized) }
-}
-
-impl<X, Y> Vmap<X, Y>
-where
-    X: Bundle + Send + Sync + 'static,
-    Y: Bundle + Send + Sync + 'static,
-{
-    /// Applies the function to all examples.
-    #[track_caller]
-    pub fn call(&self, examples: X) -> Result<Y> {
-        Ok(self.examples.call(Vec::new(), examples)?.1)
-    }
-
-    /// Returns the counters of the function by itself: inside of a compiled function it is a part of that one's programs.
-    pub fn stats(&self) -> super::Stats {
-        self.examples.stats()
-    }
-}
-
 /// The places of tensors that are looped over.
 fn turns<C: Bundle, X: Bundle, Y: Bundle>(
     body: &CompiledBody<(C, X), (C, Y)>,
@@ -450,7 +402,7 @@ fn turns<C: Bundle, X: Bundle, Y: Bundle>(
 }
 
 /// A bundle with other tensors.
-fn mapped<B: Bundle>(bundle: &B, mut f: impl FnMut(&Tensor) -> Result<Tensor>) -> Result<B> {
+pub(super) fn mapped<B: Bundle>(bundle: &B, mut f: impl FnMut(&Tensor) -> Result<Tensor>) -> Result<B> {
     let mut failure = None;
     let made = bundle.map_tensors(&mut |tensor| {
         f(tensor).unwrap_or_else(|error| {

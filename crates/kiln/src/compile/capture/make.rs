@@ -86,19 +86,13 @@ impl<F, A: Bundle, R: Bundle, E: From<Error>> Compiled<F, A, R, E> {
             };
             let error = || Error::GraphBreak { what: broken.what, at: broken.at.clone() };
             if let (FUNCTION_LEFT, Some(_)) = (broken.what, &ran) {
-                // Once more, with the functions as parts of their own.
-                plan = match (plan, scope) {
-                    (None, None) => None,
-                    (own, _) => {
-                        let mut own = own.unwrap_or_else(|| Plan::without_symbols(leaves));
-                        own.adopt(sizes.take());
-                        Some(own)
-                    }
-                };
+                // Once more, with the functions as parts of their own. Programs that have them inside are for other callers than this one.
+                self.entries.write().unwrap_or_else(PoisonError::into_inner).clear();
                 driver = match ran {
-                    Some(ran) => ran.going_on(),
+                    Some(ran) => ran.with_functions_outside(),
                     None => return Err(error().into()),
                 };
+                plan = None;
                 continue;
             }
             let (Some(ran), Some(scope)) = (ran, scope.filter(|scope| scope.outcome().is_some())) else {
@@ -215,7 +209,10 @@ impl<F, A: Bundle, R: Bundle, E: From<Error>> Compiled<F, A, R, E> {
         });
     }
 
-    pub(super) fn keep(&self, entry: Entry<R>, at: &Source) -> Arc<Entry<R>> {
+    pub(super) fn keep(&self, mut entry: Entry<R>, at: &Source) -> Arc<Entry<R>> {
+        if entry.whole.is_some() {
+            entry.functions = self.segment_compiler.functions();
+        }
         self.announce(&entry, at);
         let entry = Arc::new(entry);
         self.touch(&entry);

@@ -48,6 +48,7 @@ mod sizes;
 mod stance;
 mod symbolic;
 mod tree;
+mod vmap;
 mod watch;
 
 pub use crate::tensor::bundle::{Bundle, Leaf};
@@ -58,13 +59,14 @@ pub use cond::cond;
 pub use disable::{Disabled, disable};
 pub use explain::explain;
 pub(crate) use loops::record_loop;
-pub use loops::{Map, Scan, Vmap, WhileLoop, map, scan, vmap, while_loop};
+pub use loops::{Map, Scan, WhileLoop, map, scan, while_loop};
 pub use options::{Declared, Dynamic, Mode, Options};
 pub(crate) use session::{argument_number, call_site, extra_argument};
 pub use stance::{Stance, StanceGuard, set_stance};
+pub use vmap::{Vmap, vmap};
 
 use crate::tensor::dim;
-use crate::tensor::tape::{self, Tape};
+use crate::tensor::tape::{self, Switch, Tape};
 use crate::{Error, Result, Tensor};
 use driver::Driver;
 use kiln_ir::Source;
@@ -136,13 +138,9 @@ fn capture<A: Bundle, R: Bundle, E: From<Error>>(
     }
     let _relay = Source::relay(callable::FILE, at.clone());
     // Whether anything outside wants gradients is seen at each call.
-    let call = || catch_unwind(AssertUnwindSafe(|| tape::with_enabled(true, || f(&traced))));
+    let call = || catch_unwind(AssertUnwindSafe(|| tape::with_switch(Switch::AsCaller, || f(&traced))));
     let (returned, session) = session::within(Session { recording, driver }, call);
     let Some(mut session) = session else { return Err(Error::Escaped { at: at.clone() }.into()) };
-    let left = matches!(session.recording.broken, Some(Break { what: recording::FUNCTION_LEFT, .. }));
-    if let Some(driver) = session.driver.as_ref().filter(|_| left) {
-        driver.put_outside(&session.recording.functions_at);
-    }
     // A function may hide the error of a break or panic because of it.
     if let Some(broken) = session.recording.broken.take() {
         return Ok(Outcome::Broken(broken, session.driver.map(Box::new)));
@@ -175,9 +173,6 @@ fn capture<A: Bundle, R: Bundle, E: From<Error>>(
             let Some(broken @ Break { what: recording::FUNCTION_LEFT, .. }) = session.recording.broken.take() else {
                 return Err(error.into());
             };
-            if let Some(driver) = &session.driver {
-                driver.put_outside(&session.recording.functions_at);
-            }
             return Ok(Outcome::Broken(broken, session.driver.map(Box::new)));
         }
     };

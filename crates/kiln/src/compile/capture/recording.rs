@@ -54,9 +54,8 @@ pub(super) struct Recording {
     /// Nodes of this segment that tapes start at: the values of variables it has changed, where gradients of these are wanted,
     /// and what no variable is behind.
     leaves: Vec<(NodeId, Option<Var>)>,
-    /// Results of functions with gradients of their own in this segment, each with its operands, and the lines of all such calls in it.
+    /// Results of functions with gradients of their own in this segment, each with its operands.
     functions: Vec<(NodeId, Vec<NodeId>)>,
-    pub(super) functions_at: Vec<Source>,
     /// Whether gradients are recorded where the function is called, and whether the function depends on it.
     pub(super) records: bool,
     pub(super) has_asked: bool,
@@ -140,7 +139,6 @@ impl Recording {
             links: Vec::new(),
             leaves: Vec::new(),
             functions: Vec::new(),
-            functions_at: Vec::new(),
             records: tape::is_enabled(),
             has_asked: false,
         }
@@ -563,7 +561,6 @@ impl Recording {
         self.links = links;
         self.check_functions(&outputs, &may_be_taped, &reach, at)?;
         self.links.clear();
-        self.functions_at.clear();
         let mut taped = Vec::with_capacity(outputs.len());
         for (output, may_be) in outputs.iter().zip(may_be_taped) {
             taped.push(if may_be { std::mem::take(&mut reach[output.index()]) } else { Vec::new() });

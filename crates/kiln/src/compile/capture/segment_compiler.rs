@@ -2,6 +2,7 @@
 
 use super::code::{self, Code, Kind, Ready};
 use super::compiled::tensors_of;
+use super::driver::OwnGradients;
 use super::numbers::ChangingNumbers;
 use super::options::Options;
 use super::segment::{InputSource, Segment, SegmentGraph, is_same_graph};
@@ -15,10 +16,10 @@ use kiln_ir::{Graph, Ranges, Source, TensorType};
 use kiln_kernels::{InputLayout, ScheduleOptions};
 use kiln_runtime::HostMemory;
 use kiln_runtime::event::{self, Category, Event};
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// Makes code for the segments of one compiled function.
 pub(super) struct SegmentCompiler {
@@ -27,8 +28,8 @@ pub(super) struct SegmentCompiler {
     numbers: ChangingNumbers,
     /// Graphs that were compiled.
     compiled: AtomicU64,
-    /// See [`SegmentCompiler::functions_outside`].
-    functions_outside: Mutex<HashSet<Source>>,
+    /// See [`SegmentCompiler::functions`].
+    functions_outside: AtomicBool,
 }
 
 /// Code that is there already, by a hash of what it is for.
@@ -140,13 +141,22 @@ impl SegmentCompiler {
             made: Mutex::default(),
             numbers: ChangingNumbers::default(),
             compiled: AtomicU64::new(0),
-            functions_outside: Mutex::default(),
+            functions_outside: AtomicBool::new(false),
         }
     }
 
-    /// Lines that call functions with gradients of their own which gradients go through outside of the compiled function.
-    pub(super) fn functions_outside(&self) -> MutexGuard<'_, HashSet<Source>> {
-        self.functions_outside.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Where functions with gradients of their own are recorded: outside once it was seen that gradients go through them outside of the
+    /// compiled function.
+    pub(super) fn functions(&self) -> OwnGradients {
+        match self.functions_outside.load(Ordering::Relaxed) {
+            true => OwnGradients::Outside,
+            false => OwnGradients::Inside,
+        }
+    }
+
+    /// Has them outside from now on.
+    pub(super) fn put_functions_outside(&self) {
+        self.functions_outside.store(true, Ordering::Relaxed);
     }
 
     pub(super) fn options(&self) -> &Options {

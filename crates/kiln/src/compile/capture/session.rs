@@ -167,13 +167,7 @@ impl Tracer for SessionTracer {
         }
         // Without anybody outside who wants gradients none are lost.
         self.is_recorded(at)?;
-        with_session(at, |session| {
-            let records = session.driver.as_ref().is_none_or(|driver| driver.records_function(at));
-            if records {
-                session.recording.functions_at.push(at.clone());
-            }
-            Ok(records)
-        })
+        with_session(at, |session| Ok(session.driver.as_ref().is_none_or(Driver::records_function)))
     }
 
     fn function_results(&self, operands: &[Tensor], results: Vec<Tensor>, at: &Source) -> Result<Vec<Tensor>> {

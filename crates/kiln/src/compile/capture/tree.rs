@@ -11,7 +11,7 @@
 
 use super::bucketed::Cuts;
 use super::check::Check;
-use super::driver::Ran;
+use super::driver::{OwnGradients, Ran};
 use super::recording::ResultLocation;
 use super::same_elements;
 use super::segment::{InputSource, Segment};
@@ -330,6 +330,8 @@ pub(super) struct Execution<'a> {
     pub(super) produced: Vec<(Rc<dyn Any>, usize)>,
     /// Whether what is captured on the way is kept: it is for the sizes that the tree is for.
     pub(super) may_grow: bool,
+    /// Where what it goes through has functions with gradients of their own.
+    pub(super) functions: OwnGradients,
 }
 
 /// Bytes of a tensor's elements.
@@ -358,6 +360,7 @@ impl<'a> Execution<'a> {
             outside: Vec::new(),
             produced: Vec::new(),
             may_grow: true,
+            functions: OwnGradients::default(),
         }
     }
 
@@ -394,7 +397,7 @@ impl<'a> Execution<'a> {
     /// Goes on where a capture ended.
     pub(super) fn take(&mut self, ran: Ran) {
         (self.slots, self.trail) = (ran.slots, ran.path.into_iter().collect());
-        self.produced = ran.produced;
+        (self.produced, self.functions) = (ran.produced, ran.functions);
     }
 
     /// What it did so far, but for its last segment.
@@ -404,6 +407,7 @@ impl<'a> Execution<'a> {
             slots: self.slots.iter().cloned().collect(),
             produced: self.produced.clone(),
             homes: Vec::new(),
+            functions: self.functions,
         }
     }
 

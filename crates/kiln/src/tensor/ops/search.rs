@@ -176,6 +176,70 @@ impl Tensor {
         Ok((values, group.reshape_to(self.sizes(), &at)?, counts))
     }
 
+    /// The distinct slices of an axis in ascending order, as their first different elements are; for each slice of this tensor where its like
+    /// is among them; and how often each occurs. A slice with NaN is like no other. How many there are depends on the elements: see
+    /// [`Tensor::nonzero`].
+    ///
+    /// ```
+    /// use kiln::{Device, Tensor};
+    /// let x = Tensor::new([[2i64, 1], [1, 9], [2, 1]], Device::Cpu)?;
+    /// let (rows, inverse, counts) = x.unique_dim(0)?;
+    /// assert_eq!((rows.shape(), rows.to_vec::<i64>()?), (&[2, 2][..], vec![1, 9, 2, 1]));
+    /// assert_eq!((inverse.to_vec::<i64>()?, counts.to_vec::<i64>()?), (vec![1, 0, 1], vec![1, 2]));
+    /// # Ok::<(), kiln::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn unique_dim(&self, axis: impl Size) -> Result<(Tensor, Tensor, Tensor)> {
+        let at = Source::caller();
+        let axis = resolve_axis("unique_dim", axis, self.hint(), 0, &at)?;
+        let moved = self.movedim(axis as i64, 0)?;
+        let sizes = moved.sizes();
+        let (count, width) = (sizes[0], dim::product(&sizes[1..]));
+        if count.equals(Dim::plain(0), &at) {
+            let none = Tensor::zeros(0, DType::I64, self.device())?;
+            return Ok((self.clone(), none.clone(), none));
+        }
+        let rows = moved.reshape_to(vec![count, width], &at)?;
+        // The place of each row among the distinct ones, by some of its columns: two at a time become one.
+        let numbers = if self.dtype() == DType::Bool { rows.to_dtype_at(DType::I64, &at)? } else { rows.clone() };
+        let mut ranks = numbers.ranks(&at)?;
+        while ranks.dim(1)? > 1 {
+            let columns = ranks.dim(1)?;
+            let pairs =
+                ranks.narrow(1, 0, columns / 2 * 2)?.reshape_to(vec![count, (columns / 2).into(), 2.into()], &at)?;
+            let both = pairs.select(2, 0)?.mul(count)?.add(&pairs.select(2, 1)?)?.ranks(&at)?;
+            ranks = match columns % 2 {
+                0 => both,
+                _ => Tensor::cat(&[both, ranks.narrow(1, columns - 1, 1)?], 1)?,
+            };
+        }
+        let inverse = match ranks.dim(1)? {
+            0 => Tensor::zeros(count, DType::I64, self.device())?,
+            _ => ranks.select(1, 0)?,
+        };
+        let (sorted, order) = inverse.sort(0, false)?;
+        let last = count - 1;
+        let differs = sorted.narrow(0, 1, last)?.ne(&sorted.narrow(0, 0, last)?)?;
+        let first = Tensor::cat(&[Tensor::ones(1, DType::Bool, self.device())?, differs], 0)?;
+        let first = order.masked_select(&first)?;
+        let mut own = sizes;
+        own[0] = first.extent(0);
+        let values = rows.index_select(0, &first)?.reshape_to(own, &at)?.movedim(0, axis as i64)?;
+        let empty = Tensor::zeros(first.sizes(), DType::I64, self.device())?;
+        let counts = empty.scattered("unique", ScatterKind::Add, 0, &inverse, &inverse.ones_like()?, &at)?;
+        Ok((values, inverse, counts))
+    }
+
+    /// Of each column: for each element how many smaller ones there are, equal ones counted once.
+    fn ranks(&self, at: &Source) -> Result<Tensor> {
+        let (sorted, order) = self.sort(0, false)?;
+        let last = self.extent(0) - 1;
+        let differs = sorted.narrow(0, 1, last)?.ne(&sorted.narrow(0, 0, last)?)?.to_dtype_at(DType::I64, at)?;
+        let first = order.narrow(0, 0, 1)?.zeros_like()?;
+        let ranks = Tensor::cat(&[first, differs], 0)?.cumsum(0)?;
+        ranks.zeros_like()?.scattered("unique", ScatterKind::Set, 0, &order, &ranks, at)
+    }
+
     /// Of one axis: the first element of each run of equal ones, the number of each element's run, and the lengths of runs.
     fn groups(&self, at: &Source) -> Result<(Tensor, Tensor, Tensor)> {
         let count = self.extent(0);

@@ -141,25 +141,57 @@ fn drop_all(mut waiting: Vec<Tape>) {
     }
 }
 
+/// Whether operations are recorded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Switch {
+    /// They are not.
+    Off,
+    /// They are.
+    On,
+    /// While a function is captured they are; at a call they are if they are where it is called.
+    AsCaller,
+}
+
+impl Switch {
+    /// Runs `f` as this was when it was read, inside of a call of the function that was captured then.
+    pub(crate) fn within<T>(self, f: impl FnOnce() -> T) -> T {
+        match self {
+            Switch::Off => with_enabled(false, f),
+            Switch::On => with_enabled(true, f),
+            Switch::AsCaller => f(),
+        }
+    }
+}
+
 thread_local! {
-    static ENABLED: Cell<bool> = const { Cell::new(true) };
+    static ENABLED: Cell<Switch> = const { Cell::new(Switch::On) };
 }
 
 /// Whether operations on this thread are recorded if their operands are.
 #[inline]
 pub(crate) fn is_enabled() -> bool {
+    ENABLED.get() != Switch::Off
+}
+
+/// The switch of this thread.
+pub(crate) fn switch() -> Switch {
     ENABLED.get()
 }
 
 /// Runs `f` with recording on or off.
 pub(crate) fn with_enabled<T>(enabled: bool, f: impl FnOnce() -> T) -> T {
-    struct Restore(bool);
+    with_switch(if enabled { Switch::On } else { Switch::Off }, f)
+}
+
+/// Runs `f`, which is captured.
+pub(crate) fn with_switch<T>(switch: Switch, f: impl FnOnce() -> T) -> T {
+    struct Restore(Switch);
     impl Drop for Restore {
         fn drop(&mut self) {
             ENABLED.set(self.0);
         }
     }
-    let _restore = Restore(ENABLED.replace(enabled));
+    let _restore = Restore(ENABLED.replace(switch));
     f()
 }
 
