@@ -8,6 +8,7 @@ import dataclasses
 
 import torch
 from torch._prims_common import check_significant_strides
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from . import accuracy, backend
 from .tensors import copied, mapped, tensors, to_double
@@ -204,20 +205,32 @@ def _try(call, eager, name, way, compiled=None):
 
 def _is_random(call, eager):
     """Whether eager itself gives other values with another seed, or where memory that nobody has written has other contents."""
-    return _differs(call, eager, 1) or _differs(call, eager, 0, filled=True)
-
-
-def _differs(call, eager, seed, filled=False):
-    deterministic = torch.are_deterministic_algorithms_enabled()
     try:
-        # New memory is filled, with NaN or the largest number.
-        torch.use_deterministic_algorithms(filled or deterministic, warn_only=True)
-        again = perform(call.flat(), call.inputs, call.gradient, seed)
+        if compare(call, eager, perform(call.flat(), call.inputs, call.gradient, seed=1)):
+            return True
+        found = []
+        for value in (0, 1):
+            with _Filled(value):
+                found.append(perform(call.flat(), call.inputs, call.gradient))
     except Exception:
         return False
-    finally:
-        torch.use_deterministic_algorithms(deterministic)
-    return bool(compare(call, eager, again))
+    return bool(compare(call, *found))
+
+
+class _Filled(TorchDispatchMode):
+    """Fills new memory with a number."""
+
+    _NEW = frozenset(
+        getattr(torch.ops.aten, name) for name in ("empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided")
+    )
+
+    def __init__(self, value):
+        super().__init__()
+        self.value = value
+
+    def __torch_dispatch__(self, op, _types, args=(), kwargs=None):
+        result = op(*args, **(kwargs or {}))
+        return result.fill_(self.value) if op.overloadpacket in self._NEW else result
 
 
 def _brief(error):

@@ -223,3 +223,29 @@ def test_products_of_complex_numbers_of_two_precisions(first, second):
 def test_sums_of_complex_numbers():
     x = torch.randn(3, 4, 5, dtype=torch.complex64)
     check(lambda x: [torch.view_as_real(y) for y in (x.sum(1), x.sum((0, 2), keepdim=True), x.mean(-1), x.sum())], x)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", ["cummax", "cummin"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.bool])
+def test_running_extrema_with_their_places(name, dtype):
+    """Of equal elements the last is meant, and a NaN stays."""
+    x = torch.randint(-3, 4, (3, 17, 2)).to(dtype)
+    if dtype.is_floating_point:
+        x[1, 5, 0] = float("nan")
+    for axis in (0, 1, -1):
+        torch._dynamo.reset()
+        check(lambda x, axis=axis: tuple(getattr(torch, name)(x, axis)), x)
+
+
+@pytest.mark.parametrize("name", ["cummax", "cummin"])
+def test_gradients_of_running_extrema(name):
+    x = torch.randn(4, 33, requires_grad=True)
+    ahead = torch.randn(4, 33)
+
+    def function(x):
+        return (getattr(torch, name)(x * 2, 1).values * ahead).sum()
+
+    (want,) = torch.autograd.grad(function(x), x)
+    (got,) = torch.autograd.grad(torch.compile(function, backend="kiln", fullgraph=True)(x), x)
+    assert_close(got, want, 1e-4)

@@ -114,15 +114,15 @@ def test_a_write_into_an_input_of_one_of_many_is_compared():
 def test_memory_that_nobody_wrote_is_not_compared():
     """Not even where eager happens to find the same there twice."""
 
-    def found(x, dtype):
-        return torch.empty(4, dtype=dtype) if torch.are_deterministic_algorithms_enabled() else torch.zeros(4, dtype=dtype)
+    def is_random(function):
+        call = sample.Call(function, (torch.randn(4, 3),), {})
+        return sample._is_random(call, sample.perform(call.flat(), call.inputs, False))
 
     for dtype in (torch.bool, torch.int64, torch.float32):
-        call = sample.Call(found, (torch.zeros(1), dtype), {})
-        assert sample._is_random(call, sample.perform(call.flat(), call.inputs, False))
-    call = sample.Call(torch.exp, (torch.randn(3),), {})
-    assert not sample._is_random(call, sample.perform(call.flat(), call.inputs, False))
-    assert not torch.are_deterministic_algorithms_enabled()
+        assert is_random(lambda x: torch.empty_like(x, dtype=dtype))
+        assert is_random(lambda x: x.new_empty((2, 2), dtype=dtype))
+        assert not is_random(lambda x: torch.empty(3, dtype=dtype).zero_())
+    assert not is_random(torch.exp)
 
 
 def test_a_write_into_an_input_is_compared():
