@@ -75,7 +75,8 @@ def view(base, like, evaluate):
     """The view of ``base`` that has the sizes, strides and offset of ``like``."""
     if like.dtype != base.dtype:
         # Of complex numbers also those are viewed that have no axis, or whose last one has gaps.
-        base = torch.view_as_real(base) if base.is_complex() and base.dtype.to_real() == like.dtype else base.view(like.dtype)
+        whole = base.is_complex() and base.dtype.to_real() == like.dtype
+        base = torch.view_as_real(base.conj() if base.is_conj() else base) if whole else base.view(like.dtype)
     size = [evaluate(n) for n in like.shape]
     stride = [evaluate(n) for n in like.stride()]
     made = torch.as_strided(base, size, stride, evaluate(like.storage_offset()))
@@ -94,12 +95,15 @@ def lazily(tensor, like):
     return torch._neg_view(tensor) if like.is_neg() else tensor
 
 
-def resolved(run, places):
-    """A function of a list of arguments, some of which may be conjugated or negated lazily where they were not when it was captured."""
+def handed_in(run, places):
+    """A function of a list of arguments, of which some come from others: pairs of a place and what the argument there was captured as.
+    They may be conjugated or negated lazily where that was not, and the other way round."""
 
     def called(arguments):
-        for place in places:
-            arguments[place] = arguments[place].resolve_conj().resolve_neg()
+        for place, fake in places:
+            given = arguments[place]
+            if given.is_conj() != fake.is_conj() or given.is_neg() != fake.is_neg():
+                arguments[place] = lazily(lazily(given, fake).resolve_conj().resolve_neg(), fake)
         return run(arguments)
 
     return called

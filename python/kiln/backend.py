@@ -44,13 +44,12 @@ def _boxed(run):
 
 
 def _gradients_handed_in(module):
-    """The numbers of a backward graph's arguments that are tensors which the caller's graph gives: those that may be lazily conjugated or
-    negated, though the graph was captured with others."""
+    """The places of the gradients among a backward graph's arguments, each with what it was captured as."""
     found = []
     for place, node in enumerate(module.graph.find_nodes(op="placeholder")):
         fake = node.meta.get("val")
-        if node.name.startswith("tangents") and isinstance(fake, torch.Tensor) and not aliases.is_lazy(node):
-            found.append(place)
+        if node.name.startswith("tangents") and isinstance(fake, torch.Tensor):
+            found.append((place, fake))
     return found
 
 
@@ -62,8 +61,8 @@ def _compiler(kind, number, options, explainer):
         frozen = [place for place in frozen if place < placeholders]
         run = compile_graph(module, f"{kind}{number}", options, frozen, explainer)
         # Nothing guards what gradients are like that others hand in.
-        lazy = _gradients_handed_in(module) if kind == "backward" else ()
-        return _boxed(aliases.resolved(run, lazy) if lazy else run)
+        gradients = _gradients_handed_in(module) if kind == "backward" else ()
+        return _boxed(aliases.handed_in(run, gradients) if gradients else run)
 
     return compile_one
 

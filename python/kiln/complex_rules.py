@@ -89,6 +89,8 @@ def _by_number(rule, x, y, *, alpha=1):
     """An op of a tensor and a complex number that is no tensor; of two tensors Kiln has a row."""
     if not isinstance(x, complex) and not isinstance(y, complex) or isinstance(alpha, complex):
         return NotImplemented
+    real = torch.result_type(x, y).to_real()
+    x, y = (part.to(real) if isinstance(part, torch.Tensor) and not part.is_complex() else part for part in (x, y))
     real, imaginary = rule(_parts(x), _parts(y), alpha)
     return torch.complex(*torch.broadcast_tensors(real, imaginary))
 
@@ -109,7 +111,8 @@ def _divide(x, y):
     if not _is_complex(x) and not _is_complex(y):
         return NotImplemented
     dtype = torch.result_type(x, y)
-    x = x.to(dtype) if _is_complex(x) and x.dtype != dtype else x
+    if isinstance(x, torch.Tensor):
+        x = x.to(dtype if x.is_complex() else dtype.to_real())
     a, b = _parts(x)
     if not _is_complex(y):
         return torch.complex(*torch.broadcast_tensors(a / y, b / y))
@@ -121,8 +124,10 @@ def _divide(x, y):
     big, small = torch.where(wide, c, d), torch.where(wide, d, c)
     ratio = small / big
     divisor = big + small * ratio
-    real = torch.where(wide, a + b * ratio, a * ratio + b) / divisor
-    imaginary = torch.where(wide, b - a * ratio, b * ratio - a) / divisor
+    # Of zero and zero there is no ratio.
+    nothing = big == 0
+    real = torch.where(nothing, a / c.abs(), torch.where(wide, a + b * ratio, a * ratio + b) / divisor)
+    imaginary = torch.where(nothing, b / d.abs(), torch.where(wide, b - a * ratio, b * ratio - a) / divisor)
     return torch.complex(*torch.broadcast_tensors(real, imaginary))
 
 
@@ -137,17 +142,24 @@ def _product_added(op, z, x, y, *, beta=1, alpha=1):
     if not (_is_complex(x) and _is_complex(y)):
         return NotImplemented
     product = op(x, y)
-    return (product if alpha == 1 else product * alpha) + (z if beta == 1 else z * beta)
+    product = product if alpha == 1 else product * alpha
+    # What is not added may be no number.
+    return product if beta == 0 else product + (z if beta == 1 else z * beta)
 
 
 def _abs(x):
     return torch.hypot(*_parts(x))
 
 
+def _times(size, factor):
+    """A product that is zero where one factor is, though the other be infinite."""
+    return torch.where((size == 0) | (factor == 0), 0.0, size * factor)
+
+
 def _exp(x):
     real, imaginary = _parts(x)
     size = real.exp()
-    return torch.complex(size * imaginary.cos(), size * imaginary.sin())
+    return torch.complex(_times(size, imaginary.cos()), _times(size, imaginary.sin()))
 
 
 def _log(x):
@@ -157,9 +169,10 @@ def _log(x):
 
 def _sqrt(x):
     real, imaginary = _parts(x)
-    # The part that is a sum, and the other by way of it: a difference would cancel.
-    root = ((torch.hypot(real, imaginary) + real.abs()) / 2).sqrt()
+    # The part that is a sum, and the other by way of it: a difference would cancel. Eighths, so that the sum is not too large.
+    root = 2 * (torch.hypot(real / 8, imaginary / 8) + real.abs() / 8).sqrt()
     other = torch.where(root == 0, 0.0, imaginary / (2 * torch.where(root == 0, 1.0, root)))
+    other = torch.where(imaginary.isinf(), imaginary, other)
     right = real >= 0
     return torch.complex(torch.where(right, root, other.abs()), torch.where(right, other, torch.copysign(root, imaginary)))
 
@@ -170,8 +183,12 @@ def _reciprocal(x):
 
 def _pow(x, exponent):
     """Powers that are halves of small whole numbers; a branch cut and zero make the others more than a product."""
+    if isinstance(exponent, complex) or not math.isfinite(exponent):
+        return NotImplemented
+    if exponent == 1:
+        return x.clone()
     twice = 2 * exponent
-    if isinstance(exponent, complex) or twice != int(twice) or not 0 < abs(twice) <= 8:
+    if twice != int(twice) or not 0 < abs(twice) <= 8:
         return NotImplemented
     power, whole = None, int(abs(twice)) // 2
     for factor in [x] * whole + [_sqrt(x)] * (int(abs(twice)) % 2):
@@ -181,22 +198,22 @@ def _pow(x, exponent):
 
 def _sin(x):
     a, b = _parts(x)
-    return torch.complex(a.sin() * b.cosh(), a.cos() * b.sinh())
+    return torch.complex(_times(a.sin(), b.cosh()), _times(a.cos(), b.sinh()))
 
 
 def _cos(x):
     a, b = _parts(x)
-    return torch.complex(a.cos() * b.cosh(), -(a.sin() * b.sinh()))
+    return torch.complex(_times(a.cos(), b.cosh()), -_times(a.sin(), b.sinh()))
 
 
 def _sinh(x):
     a, b = _parts(x)
-    return torch.complex(a.sinh() * b.cos(), a.cosh() * b.sin())
+    return torch.complex(_times(a.sinh(), b.cos()), _times(a.cosh(), b.sin()))
 
 
 def _cosh(x):
     a, b = _parts(x)
-    return torch.complex(a.cosh() * b.cos(), a.sinh() * b.sin())
+    return torch.complex(_times(a.cosh(), b.cos()), _times(a.sinh(), b.sin()))
 
 
 def _tanh(x):
@@ -210,7 +227,8 @@ def _sigmoid(x):
     return _reciprocal(_exp(-x) + 1)
 
 
-def _norm(x, *args, **kwargs):
+def _norm(x, *args, dtype=None, **kwargs):
+    x = x if dtype is None else x.to(dtype.to_complex())
     return aten.linalg_vector_norm(_abs(x), *args, **kwargs)
 
 

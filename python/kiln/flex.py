@@ -1,5 +1,6 @@
 """``flex_attention`` in ATen ops: scores, the user's change of them, their softmax."""
 
+import itertools
 import operator
 
 import torch
@@ -118,7 +119,8 @@ def _copied(module, traced, inputs, at):
         copies.append(copy)
         copy.meta["stack_trace"] = at.meta.get("stack_trace")
         if node.op == "get_attr":
-            copy.target = f"_flex{len(known)}_{node.target}"
+            numbers = (f"_flex{number}" for number in itertools.count())
+            copy.target = next(name for name in numbers if not hasattr(module, name))
             setattr(module, copy.target, getattr(traced, node.target))
             copy.meta.setdefault("val", getattr(traced, node.target))
     raise AssertionError("a graph without an output")

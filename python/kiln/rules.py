@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import struct
 
 import torch
 
@@ -21,9 +22,7 @@ def rules():
         aten.fake_quantize_per_tensor_affine_cachemask.default: _fake_quantize,
         aten.put.default: _put,
         aten.rand_like.default: lambda x, **given: _drawn_like(aten.rand, x, **given),
-        aten.normal.Tensor_float: lambda mean, std=1.0, *, generator=None: _normal(mean, std, mean, generator),
-        aten.normal.float_Tensor: lambda mean, std, *, generator=None: _normal(mean, std, std, generator),
-        aten.normal.Tensor_Tensor: lambda mean, std, *, generator=None: _normal(mean, std, mean + std, generator),
+        aten.normal.Tensor_float: lambda mean, std=1.0, *, generator=None: _normal(mean, std, generator),
         aten.median.default: lambda x: _median_of_all(x, _middle),
         aten.nanmedian.default: lambda x: _median_of_all(x, _middle_of_numbers),
         aten.median.dim: lambda x, dim, keepdim=False: _median(x, dim, keepdim, _middle),
@@ -50,9 +49,16 @@ def _angle(x):
     return torch.where(x.isnan(), x, torch.where(x < 0, math.pi, 0.0).to(x.dtype))
 
 
+def _single(number):
+    """The nearest number of 32 bits."""
+    return struct.unpack("f", struct.pack("f", number))[0]
+
+
 def _fake_quantize(x, scale, zero_point, quant_min, quant_max):
-    level = torch.round(x.float() * (1 / scale)) + zero_point
+    # The reciprocal of what the scale is in 32 bits, in 32 bits; what is no number is the least.
+    level = torch.round(x.float() * _single(1 / _single(scale))) + zero_point
     kept = (level >= quant_min) & (level <= quant_max)
+    level = torch.where(level.isnan(), quant_min, level)
     return ((level.clamp(quant_min, quant_max) - zero_point) * scale).to(x.dtype), kept
 
 
@@ -63,8 +69,9 @@ def _drawn_like(draw, x, dtype=None, layout=None, device=None, pin_memory=None, 
     return draw(x.shape, dtype=dtype, device=device or x.device) if dtype.is_floating_point else NotImplemented
 
 
-def _normal(mean, std, like, generator):
-    if generator is not None or not like.is_floating_point() or not like.is_contiguous():
+def _normal(mean, std, generator):
+    like = mean
+    if generator is not None or std < 0 or not like.is_floating_point() or not like.is_contiguous():
         return NotImplemented
     return mean + std * aten.randn(like.shape, dtype=like.dtype, device=like.device)
 

@@ -56,6 +56,11 @@ def test_gradients_that_are_conjugated_when_they_are_read():
     assert gradients[0].is_conj() and gradients[1].is_neg()
     (want,), (got,) = (torch.autograd.grad(g(a), a, grad_outputs=gradients) for g in (f, native(f)))
     torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
+    # And the other way round: results that are conjugated lazily, gradients of them that are not.
+    f = lambda a: (a * a).conj()  # noqa: E731
+    for gradient in (w, w.conj()):
+        (want,), (got,) = (torch.autograd.grad(g(a), a, grad_outputs=gradient) for g in (f, native(f)))
+        torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
 
 
 def test_results_that_are_conjugated_when_they_are_read():
@@ -82,6 +87,38 @@ def test_large_small_and_zero():
     f = lambda a, b: (a.abs(), a.sqrt(), a / b)  # noqa: E731
     for want, got in zip(f(a, b), native(f)(a, b)):
         torch.testing.assert_close(got, want, rtol=1e-5, atol=0)
+
+
+def test_what_is_no_number():
+    inf, nan = float("inf"), float("nan")
+    a = torch.tensor([100 + 0j, 1000j, complex(1, inf), complex(3e38, 3e38), 1 + 1j, 0j, complex(-inf, 1)])
+    b = torch.tensor([0j, 0j, 1 + 0j, 1j, 0j, 2j, 1j])
+    f = lambda a, b: (a.exp(), a.sin(), a.cos(), a.sinh(), a.cosh(), a.sqrt()[:4], (a / b)[:5])  # noqa: E731
+    for want, got in zip(f(a, b), native(f)(a, b)):
+        torch.testing.assert_close(got[:4], want[:4], rtol=1e-5, atol=1e-30, equal_nan=True)
+    assert native(lambda z, a: torch.addmm(z, a, a, beta=0))(torch.full((2, 2), complex(nan, 0)), torch.eye(2, dtype=torch.complex64)).isfinite().all()
+    powers = native(lambda a: a**1)(a)
+    assert powers.data_ptr() != a.data_ptr()
+
+
+def test_numbers_beside_short_floats():
+    x = torch.tensor([1.0, -2.5], dtype=torch.bfloat16)
+    f = lambda x: (x * 2j, x + 2j, x / 2j)  # noqa: E731
+    for want, got in zip(f(x), native(f)(x)):
+        torch.testing.assert_close(got, want)
+
+
+def test_parts_of_conjugated_arguments():
+    z = torch.randn(3, dtype=torch.complex64, generator=torch.Generator().manual_seed(6)).conj()
+    f = lambda x: (x.conj().imag, x.conj().real, x * 2)  # noqa: E731
+    for want, got in zip(f(z), native(f)(z)):
+        torch.testing.assert_close(got, want)
+
+
+def test_norms_in_another_precision():
+    z = torch.randn(5, dtype=torch.complex64, generator=torch.Generator().manual_seed(7))
+    f = lambda z: torch.linalg.vector_norm(z, dtype=torch.complex128)  # noqa: E731
+    torch.testing.assert_close(native(f)(z), f(z))
 
 
 def test_spectra():

@@ -110,3 +110,14 @@ def test_queries_in_another_order_of_axes():
     got = native(lambda q, k, v: flex_attention(q, k, v, score_mod=softcapped))(q, k, v)
     assert got.stride() == q.stride()
     torch.testing.assert_close(got.double(), reference(softcapped, None, q, k, v), rtol=1e-5, atol=1e-5)
+
+
+def test_constants_of_two_attentions():
+    def twice(q, k, v):
+        first = flex_attention(q, k, v, score_mod=lambda score, b, h, i, j: score * torch.tensor(0.5))
+        return first, flex_attention(q, k, v, score_mod=lambda score, b, h, i, j: score * torch.tensor(4.0))
+
+    q, k, v = inputs()
+    for got, factor in zip(native(twice)(q, k, v), (0.5, 4.0)):
+        want = reference(lambda score, b, h, i, j: score * factor, None, q, k, v)
+        torch.testing.assert_close(got.double(), want, rtol=1e-5, atol=1e-5)
