@@ -687,7 +687,7 @@ where
     /// tasks usually go.
     fn next_of_b(&self, columns: &Range<usize>, k_blocks: &Range<usize>, block: usize, turns: usize) -> Option<Ahead> {
         let PanelSource::Pack(b) = &self.panels else { return None };
-        let (n, threads) = (self.gemm.n, self.gemm.threads.clamp(1, pool::threads()));
+        let (n, threads) = (self.gemm.n, self.threads().clamp(1, pool::threads()));
         let (columns, block) = match block + 1 < k_blocks.end {
             true => (columns.clone(), block + 1),
             false => {

@@ -112,7 +112,8 @@ pub(crate) fn packing(isa: Isa, kernel: &Kernel, buffer: usize) -> Option<Packin
     // A product of one thread reads panels faster than anything else, but for one row.
     let work = rows.as_const().and_then(|m| m.checked_mul(right.panels.elements() as i64));
     let is_small = work.is_some_and(|work| work < MOST_WORK_OF_ONE) && rows.as_const() >= Some(ROWS_OF_ONE);
-    let pays_in_turns = pays || is_small;
+    // Packing before the turns of a loop takes as long as a few of them.
+    let pays_in_turns = is_small || rows.as_const().is_some_and(|m| m >= ROWS);
     Some(Packing { buffer, key: right.key(), bytes: right.panels.bytes(), pays, pays_in_turns })
 }
 

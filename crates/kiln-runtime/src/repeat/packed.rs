@@ -16,8 +16,8 @@ pub(super) struct PackedOperands {
     operands: Vec<PackedOperand>,
     /// Bytes of all of them.
     bytes: usize,
-    /// Memory of launches before, so that the next takes none.
-    spare: Mutex<Vec<Buffer>>,
+    /// Memory of a launch before, so that the next takes none.
+    spare: Mutex<Option<Buffer>>,
 }
 
 /// One operand of one launch.
@@ -84,7 +84,7 @@ impl PackedOperands {
         keep: Keep,
     ) -> Result<bool, Error> {
         let packing = backend.packing(&launch.kernel, argument);
-        let Some(packing) = packing.filter(|packing| packing.pays || packing.pays_in_turns) else {
+        let Some(packing) = packing.filter(|packing| packing.pays_in_turns) else {
             return Ok(false);
         };
         let variant = Variant { packed: vec![(argument, packing.key.clone())], choices: String::new() };
@@ -115,7 +115,7 @@ impl PackedOperands {
         if self.operands.is_empty() {
             return Packed { operands: self, memory: None };
         }
-        let spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner).take();
         let memory = spare.or_else(|| HostMemory::allocate(self.bytes).ok());
         Packed { operands: self, memory }
     }
@@ -151,7 +151,7 @@ impl Packed<'_> {
 impl Drop for Packed<'_> {
     fn drop(&mut self) {
         if let Some(memory) = self.memory.take() {
-            self.operands.spare.lock().unwrap_or_else(PoisonError::into_inner).push(memory);
+            self.operands.spare.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(memory);
         }
     }
 }

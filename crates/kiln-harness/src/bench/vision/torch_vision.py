@@ -63,6 +63,13 @@ class Unet(nn.Module):
         return self.network(x, times, text).sample
 
 
+def load(network, weights):
+    """Loads weights; one that is missing is an error."""
+    missing = [name for name in network.load_state_dict(weights, strict=False).missing_keys if "num_batches" not in name]
+    if missing:
+        raise ValueError(f"no weights for {missing[:3]}")
+
+
 def build(case):
     weights = load_file(case["weights"])
     if case["network"] == "unet":
@@ -70,14 +77,12 @@ def build(case):
         network.network.load_state_dict(weights)
     elif case["kind"] == "train":
         network = ResNet()
-        network.load_state_dict(weights, strict=False)
+        load(network, weights)
     else:
         import timm
 
         network = timm.create_model(case["network"])
-        missing = [name for name in network.load_state_dict(weights, strict=False).missing_keys if "num_batches" not in name]
-        if missing:
-            raise ValueError(f"no weights for {missing[:3]}")
+        load(network, weights)
     dtype = next(x.dtype for x in weights.values() if x.is_floating_point())
     return network.to(case["device"], dtype).train(case["kind"] == "train")
 
