@@ -241,3 +241,25 @@ fn gradients_inside_of_a_call_without_gradients() -> Result<()> {
     }
     Ok(())
 }
+
+#[test]
+fn a_slope_in_no_grad_is_on_no_tape() -> Result<()> {
+    let outer = Var::new(&random(&[4], 11)).requires_grad(true);
+    let slope = |x: &Tensor| kiln::grad(|x: &Tensor| odd(x, x)?.0.sum(..))(x);
+    let with_value = |x: &Tensor| kiln::value_and_grad(|x: &Tensor| odd(x, x)?.0.sum(..))(x);
+    let (fast, both) = (compile(slope), compile(with_value));
+    for turn in 0..4 {
+        // Gradients of the slope are wanted outside: the function is a part of its own, which puts what it gives on tapes.
+        let x = random(&[4], turn).add(outer.get())?;
+        assert!(fast.call(&x)?.has_tape() && slope(&x)?.has_tape());
+        assert!(both.call(&x)?.0.has_tape() && with_value(&x)?.0.has_tape());
+        let x = random(&[4], 20 + turn).requires_grad();
+        let (got, expected) = kiln::no_grad(|| Ok::<_, kiln::Error>((fast.call(&x)?, slope(&x)?)))?;
+        assert_close(&got, &expected, "the slope");
+        assert_eq!((got.has_tape(), expected.has_tape()), (false, false), "turn {turn}");
+        let (got, expected) = kiln::no_grad(|| Ok::<_, kiln::Error>((both.call(&x)?, with_value(&x)?)))?;
+        assert_close(&got.0, &expected.0, "the value");
+        assert_eq!((got.0.has_tape(), got.1.has_tape()), (expected.0.has_tape(), expected.1.has_tape()));
+    }
+    Ok(())
+}
