@@ -164,7 +164,7 @@ impl<F, A: Bundle, R: Bundle, E: From<Error>> Compiled<F, A, R, E> {
             self.count(reason, start);
             return Ok(Made::Rest(rest));
         }
-        let Captured { driver, last: recorded, returned } = *captured;
+        let Captured { driver, last: recorded, returned, .. } = *captured;
         let path = driver.map(Driver::into_ran).unwrap_or_default().path;
         let whole = Whole { path, recorded: Arc::new(recorded), returned: Arc::new(returned) };
         for (entry, sizes) in unchecked {
@@ -245,7 +245,7 @@ impl<F, A: Bundle, R: Bundle, E: From<Error>> Compiled<F, A, R, E> {
         let driver = Driver::asking_only(self.segment_compiler.clone(), &tensors_of(&leaves), Arguments::of(&leaves));
         match capture(&f, arguments, None, Some(driver), at)? {
             Outcome::Whole(captured) => {
-                let Captured { driver, last: recorded, returned } = *captured;
+                let Captured { driver, last: recorded, returned, .. } = *captured;
                 let path = driver.map(Driver::into_ran).unwrap_or_default().path;
                 let whole = Whole { path, recorded: Arc::new(recorded), returned: Arc::new(returned) };
                 self.compiles.fetch_add(1, Ordering::Relaxed);

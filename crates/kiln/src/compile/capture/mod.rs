@@ -85,6 +85,8 @@ struct Captured<R> {
     /// What is left to run.
     last: SegmentGraph,
     returned: Returned<R>,
+    /// Whether the function asked for anything that is no argument and may be another at the next call.
+    has_asked: bool,
 }
 
 /// What came of capturing.
@@ -179,5 +181,5 @@ fn capture<A: Bundle, R: Bundle, E: From<Error>>(
     // The tapes of the capture have served.
     let output = output.map_tensors(&mut |tensor| if tensor.is_traced() { tensor.detached() } else { tensor.clone() });
     let returned = Returned { output, places, cuts: OnceLock::new() };
-    Ok(Outcome::Whole(Box::new(Captured { driver: session.driver, last, returned })))
+    Ok(Outcome::Whole(Box::new(Captured { driver: session.driver, last, returned, has_asked: session.recording.has_asked })))
 }

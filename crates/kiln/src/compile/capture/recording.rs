@@ -58,6 +58,8 @@ pub(super) struct Recording {
     functions: Vec<(NodeId, Vec<NodeId>)>,
     /// Whether gradients are recorded where the function is called, and whether the function depends on it.
     pub(super) records: bool,
+    pub(super) asked_records: bool,
+    /// Whether the function asked for a setting, whether there is a gradient, or whether gradients are recorded.
     pub(super) has_asked: bool,
 }
 
@@ -140,6 +142,7 @@ impl Recording {
             leaves: Vec::new(),
             functions: Vec::new(),
             records: tape::is_enabled(),
+            asked_records: false,
             has_asked: false,
         }
     }

@@ -185,10 +185,11 @@ impl Tracer for SessionTracer {
     fn is_recorded(&self, at: &Source) -> Result<bool> {
         with_session(at, |session| {
             let records = session.recording.records;
+            session.recording.has_asked = true;
             if let Some(driver) = &mut session.driver
-                && !session.recording.has_asked
+                && !session.recording.asked_records
             {
-                session.recording.has_asked = true;
+                session.recording.asked_records = true;
                 driver.ask(BranchGuard::IsRecorded, at)?;
             }
             Ok(records)
@@ -222,6 +223,7 @@ impl Tracer for SessionTracer {
             let mut is_there = false;
             if !session.recording.knows_gradient(var) {
                 is_there = var.has_grad();
+                session.recording.has_asked = true;
                 if let Some(driver) = &mut session.driver {
                     is_there = *driver.ask(BranchGuard::HasGradient(var.clone()), at)? == [1];
                 }
@@ -253,6 +255,7 @@ impl Tracer for SessionTracer {
                 let outcome = driver.ask(BranchGuard::Setting(setting.clone()), &at)?;
                 read = outcome[..].try_into().map_or(value, u64::from_le_bytes);
             }
+            session.recording.has_asked = true;
             session.recording.settings.push((setting.clone(), read));
             Ok(read)
         })
