@@ -129,7 +129,10 @@ impl Tracer for SessionTracer {
     }
 
     fn concrete(&self, tensor: &Tensor, what: &'static str, at: &Source) -> Result<Tensor> {
-        with_session(at, |session| session.recording.must_not_be_in_body(at))?;
+        with_session(at, |session| {
+            session.recording.must_not_be_in_body(at)?;
+            session.recording.must_not_be_in_function()
+        })?;
         // Whoever has the elements knows how many there are.
         for size in tensor.sizes() {
             size.number(at);
@@ -167,7 +170,21 @@ impl Tracer for SessionTracer {
         }
         // Without anybody outside who wants gradients none are lost.
         self.is_recorded(at)?;
-        with_session(at, |session| Ok(session.driver.as_ref().is_none_or(Driver::records_function)))
+        with_session(at, |session| Ok(session.driver.as_ref().is_none_or(|driver| driver.records_function(at))))
+    }
+
+    fn begin_function(&self, at: &Source) -> Result<()> {
+        with_session(at, |session| {
+            session.recording.running.push(at.clone());
+            Ok(())
+        })
+    }
+
+    fn end_function(&self, at: &Source) -> Result<()> {
+        with_session(at, |session| {
+            session.recording.running.pop();
+            Ok(())
+        })
     }
 
     fn function_results(&self, operands: &[Tensor], results: Vec<Tensor>, at: &Source) -> Result<Vec<Tensor>> {
