@@ -170,3 +170,49 @@ fn eagerly_nothing_is_padded_and_masks_are_all_true() {
     let fast = kiln::compile_with(f, bucketed(Buckets::of([8]).at(0, 0)));
     assert_eq!(fast.call(&x).unwrap().to_vec::<i64>().unwrap(), [4, 4, 4]);
 }
+
+#[test]
+fn what_is_cut_depends_on_settings() {
+    let padded = || bucketed(Buckets::of([8]).at(0, 0));
+    for first in [1, 0] {
+        let setting = kiln::Setting::new(first);
+        let own = setting.clone();
+        let f = move |x: &Tensor| if own.get() == 1 { x.sum(..) } else { x.exp() };
+        let fast = kiln::compile_with(f.clone(), padded());
+        for turn in 0..6 {
+            setting.set((first + turn) % 2);
+            let x = random(&[3 + turn as usize % 3], turn);
+            assert_close(&fast.call(&x).unwrap(), &f(&x).unwrap(), &format!("{first}: turn {turn}"));
+        }
+        assert_eq!(fast.stats().fallbacks, 0, "{:?}", fast.stats());
+    }
+    // Whether a variable has a gradient is another such question, and whether gradients are recorded.
+    let weight = kiln::Var::new(&random(&[1], 9)).requires_grad(true);
+    let own = weight.clone();
+    let f = move |x: &Tensor| match own.grad() {
+        Some(slope) => x.mul(slope),
+        None => x.sum(..),
+    };
+    let fast = kiln::compile_with(f.clone(), padded());
+    for turn in 0..4 {
+        weight.set_grad((turn % 2 == 1).then(|| random(&[1], turn))).unwrap();
+        let x = random(&[5], turn);
+        assert_close(&fast.call(&x).unwrap(), &f(&x).unwrap(), &format!("gradient {turn}"));
+    }
+    let f = |x: &Tensor| {
+        let x = x.requires_grad();
+        match x.sum(..)?.gradients(&[&x]) {
+            Ok(_) => x.detach().exp(),
+            Err(_) => x.detach().sum(..),
+        }
+    };
+    let fast = kiln::compile_with(f, padded());
+    for turn in 0..4 {
+        let x = random(&[5], turn);
+        let (got, expected) = match turn % 2 {
+            0 => (fast.call(&x), f(&x)),
+            _ => kiln::no_grad(|| (fast.call(&x), f(&x))),
+        };
+        assert_close(&got.unwrap(), &expected.unwrap(), &format!("recorded {turn}"));
+    }
+}

@@ -241,3 +241,106 @@ fn gradients_inside_of_a_call_without_gradients() -> Result<()> {
     }
     Ok(())
 }
+
+#[test]
+fn a_slope_in_no_grad_is_on_no_tape() -> Result<()> {
+    let outer = Var::new(&random(&[4], 11)).requires_grad(true);
+    let slope = |x: &Tensor| kiln::grad(|x: &Tensor| odd(x, x)?.0.sum(..))(x);
+    let with_value = |x: &Tensor| kiln::value_and_grad(|x: &Tensor| odd(x, x)?.0.sum(..))(x);
+    let (fast, both) = (compile(slope), compile(with_value));
+    for turn in 0..4 {
+        // Gradients of the slope are wanted outside: the function is a part of its own, which puts what it gives on tapes.
+        let x = random(&[4], turn).add(outer.get())?;
+        assert!(fast.call(&x)?.has_tape() && slope(&x)?.has_tape());
+        assert!(both.call(&x)?.0.has_tape() && with_value(&x)?.0.has_tape());
+        let x = random(&[4], 20 + turn).requires_grad();
+        let (got, expected) = kiln::no_grad(|| Ok::<_, kiln::Error>((fast.call(&x)?, slope(&x)?)))?;
+        assert_close(&got, &expected, "the slope");
+        assert_eq!((got.has_tape(), expected.has_tape()), (false, false), "turn {turn}");
+        let (got, expected) = kiln::no_grad(|| Ok::<_, kiln::Error>((both.call(&x)?, with_value(&x)?)))?;
+        assert_close(&got.0, &expected.0, "the value");
+        assert_eq!((got.0.has_tape(), got.1.has_tape()), (expected.0.has_tape(), expected.1.has_tape()));
+    }
+    Ok(())
+}
+
+#[test]
+fn one_graph_without_gradients_whatever_was_called_before() -> Result<()> {
+    for fullgraph in [false, true] {
+        let weight = Var::new(&random(&[4], 3)).requires_grad(true);
+        let own = weight.clone();
+        let f = move |x: &Tensor| Ok(odd(&x.mul(2.0)?, &own.get())?.0);
+        let fast = compile_with(f.clone(), Options { fullgraph, ..Options::default() });
+        let x = random(&[4], 4);
+        // Gradients of the result are wanted outside.
+        match (fast.call(&x), fullgraph) {
+            (Ok(y), false) => assert!(y.has_tape()),
+            (got, fullgraph) => assert!(got.is_err() && fullgraph, "one graph cannot be"),
+        }
+        let breaks = fast.stats().breaks;
+        for turn in 0..3 {
+            let x = random(&[4], turn);
+            let y = kiln::no_grad(|| fast.call(&x))?;
+            assert_close(&y, &kiln::no_grad(|| f(&x))?, "without gradients");
+            assert!(!y.has_tape());
+        }
+        assert_eq!(fast.stats().breaks, breaks, "{:?}", fast.stats());
+        if !fullgraph {
+            for turn in 0..3 {
+                let x = random(&[4], turn);
+                let slope = |y: Tensor| -> Result<Tensor> {
+                    weight.zero_grad();
+                    y.sum(..)?.backward()?;
+                    Ok(weight.grad().unwrap())
+                };
+                assert_close(&slope(fast.call(&x)?)?, &slope(f(&x)?)?, "gradients again");
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Scales by what it reads, forward or backward.
+struct Reading {
+    is_forward: bool,
+}
+
+impl Function for Reading {
+    fn forward(&self, operands: &[Tensor]) -> Result<Forward> {
+        let scale = if self.is_forward { operands[0].to_vec::<f32>()?[0] } else { 2.0 };
+        let scaled = operands[0].mul(scale)?;
+        Ok(Forward { results: vec![scaled], saved: vec![operands[0].clone()] })
+    }
+
+    fn backward(&self, saved: &[Tensor], cotangents: &[Option<Tensor>]) -> Result<Vec<Option<Tensor>>> {
+        let most = if self.is_forward { 1.0 } else { saved[0].abs()?.max(..)?.item::<f32>()? };
+        Ok(vec![cotangents[0].as_ref().map(|cotangent| cotangent.mul(most)).transpose()?])
+    }
+}
+
+#[test]
+fn functions_that_read_elements_are_parts_of_their_own() -> Result<()> {
+    for is_forward in [true, false] {
+        let slope = move |x: &Tensor| {
+            let first = kiln::grad(|x: &Tensor| odd(x, &x.exp()?)?.0.sum(..))(x)?;
+            let own = kiln::grad(|x: &Tensor| kiln::apply(Reading { is_forward }, &[x])?[0].square()?.sum(..))(x)?;
+            first.add(own)
+        };
+        // What ran before it was found out stays as it was.
+        let after_a_break = move |x: &Tensor| match x.sum(..)?.gt(1e9)?.item::<bool>()? {
+            true => x.neg(),
+            false => slope(&x.mul(2.0)?),
+        };
+        let (fast, broken) = (compile(slope), compile(after_a_break));
+        for turn in 0..20 {
+            let x = random(&[5], turn);
+            assert_close(&fast.call(&x)?, &slope(&x)?, &format!("turn {turn}"));
+            assert_close(&broken.call(&x)?, &after_a_break(&x)?, &format!("after a break, turn {turn}"));
+            assert_close(&kiln::no_grad(|| fast.call(&x))?, &slope(&x)?, &format!("turn {turn} in no_grad"));
+        }
+        for stats in [fast.stats(), broken.stats()] {
+            assert!(stats.compiles <= 4 && stats.fallbacks == 0, "{is_forward}: {stats:?}");
+        }
+    }
+    Ok(())
+}

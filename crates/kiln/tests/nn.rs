@@ -291,3 +291,29 @@ fn layers_one_after_another() -> Result<()> {
     check("sequential", convolutional()?);
     Ok(())
 }
+
+#[test]
+fn biases_of_16_bits_are_not_added_up_before_the_steps() -> Result<()> {
+    for dtype in [DType::Bf16, DType::F16] {
+        let layer = nn::Lstm::new(1, 1, 1)?.to_dtype(dtype)?;
+        // The input's gates are -1 + 1, exactly; a sum of both biases would lose the small one.
+        let small = 2f64.powi(-12);
+        for (name, var) in layer.named_parameters() {
+            let value = match name.split("_l").next().unwrap_or_default() {
+                "weight_ih" => -1.0,
+                "bias_ih" => 1.0,
+                "bias_hh" => small,
+                _ => 0.0,
+            };
+            var.set(&Tensor::full(var.shape(), value, dtype, Device::Cpu)?)?;
+        }
+        let x = Tensor::ones([1, 1, 1], dtype, Device::Cpu)?;
+        let fast = kiln::compile(|x: &Tensor| layer.forward(x));
+        for y in [layer.forward(&x)?, fast.call(&x)?] {
+            let y = y.to_dtype(DType::F64)?.item::<f64>()?;
+            // o · tanh(i · tanh(small)) with gates of a half.
+            assert!((y / (small / 4.0) - 1.0).abs() < 0.05, "{dtype}: {y}");
+        }
+    }
+    Ok(())
+}

@@ -59,7 +59,7 @@ pub trait Function: Send + Sync + 'static {
 /// Inside of a compiled function its operations and those of its gradient are part of the graph, like everything that the compiled
 /// function does itself: what else they do (count, print) happens when it is captured. Where gradients of its results are wanted outside
 /// of the compiled function, the graph ends before it and continues after it, as at [`crate::disable`]: what differentiates a graph
-/// knows derived gradients only.
+/// knows derived gradients only. So it does where the function or its gradient reads elements.
 #[track_caller]
 pub fn apply(function: impl Function, operands: &[&Tensor]) -> Result<Vec<Tensor>> {
     apply_in(Arc::new(function), operands, true, &Source::caller())
@@ -78,17 +78,21 @@ fn apply_in(
 ) -> Result<Vec<Tensor>> {
     let taped = tape::is_recorded(operands);
     let is_traced = tracer::is_active() || operands.iter().any(|t| t.is_traced());
-    if taped && is_traced && !(may_be_recorded && tracer::records_function(at)?) {
-        let line = at.clone();
-        let run = move |operands: &[Tensor]| here(function.clone(), &operands.iter().collect::<Vec<_>>(), &line);
-        return tracer::outside(operands, Arc::new(run), at);
+    if !(taped && is_traced) {
+        return here(function, operands, false, at);
     }
-    here(function, operands, at)
+    if may_be_recorded && tracer::records_function(at)? {
+        return here(function, operands, true, at);
+    }
+    let line = at.clone();
+    let run = move |operands: &[Tensor]| here(function.clone(), &operands.iter().collect::<Vec<_>>(), false, &line);
+    tracer::outside(operands, Arc::new(run), at)
 }
 
-fn here(function: Arc<dyn Function>, operands: &[&Tensor], at: &Source) -> Result<Vec<Tensor>> {
+fn here(function: Arc<dyn Function>, operands: &[&Tensor], is_recorded: bool, at: &Source) -> Result<Vec<Tensor>> {
     let plain: Vec<Tensor> = operands.iter().map(|t| t.detached()).collect();
-    let Forward { results, saved } = tape::with_enabled(false, || function.forward(&plain))?;
+    let forward = || tape::with_enabled(false, || function.forward(&plain));
+    let Forward { results, saved } = if is_recorded { tracer::in_function(at, forward)? } else { forward()? };
     if !tape::is_recorded(operands) {
         return Ok(results);
     }
@@ -107,7 +111,8 @@ fn here(function: Arc<dyn Function>, operands: &[&Tensor], at: &Source) -> Resul
         true => tracer::function_results(&plain, results, at)?,
         false => results,
     };
-    let applied = Applied { function, saved, operands: operands.len(), results: results.len(), at: at.clone() };
+    let (operands, count) = (operands.len(), results.len());
+    let applied = Applied { function, saved, operands, results: count, is_recorded, at: at.clone() };
     let place = Tape::of_custom(Box::new(applied), edges);
     let put = |(number, result): (usize, Tensor)| match is_differentiable(result.dtype()) {
         // Another handle: what was saved has no tape of its own.
@@ -130,6 +135,8 @@ struct Applied {
     saved: Vec<Saved>,
     operands: usize,
     results: usize,
+    /// Whether it is part of a graph.
+    is_recorded: bool,
     at: Source,
 }
 
@@ -152,7 +159,11 @@ impl CustomGradient for Applied {
         // Results behind the last one that has a cotangent are not in the list.
         let mut cotangents = cotangents.to_vec();
         cotangents.resize(self.results, None);
-        let given = self.function.backward(&saved, &cotangents)?;
+        let backward = || self.function.backward(&saved, &cotangents);
+        let given = match self.is_recorded && tracer::is_active() {
+            true => tracer::in_function(&self.at, backward)?,
+            false => backward()?,
+        };
         if given.len() != self.operands {
             let (op, name, expected) =
                 (self.function.name(), "backward", "it has to give a cotangent for each operand");

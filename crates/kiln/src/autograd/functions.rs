@@ -2,7 +2,8 @@
 
 use super::backward::alias;
 use crate::tensor::bundle::{Bundle, Leaf};
-use crate::tensor::tape;
+use crate::tensor::tape::{self, Switch};
+use crate::tensor::tracer;
 use crate::{Error, Result, Tensor};
 use kiln_ir::Source;
 use kiln_passes::is_differentiable;
@@ -66,7 +67,7 @@ pub fn jvp<A: Bundle>(f: impl Fn(&A) -> Result<Tensor>, argument: &A, tangent: &
     for bundle in [argument, tangent] {
         bundle.leaves(&mut |leaf| nested |= matches!(leaf, Leaf::Tensor(t) if t.has_tape()));
     }
-    let nested = nested && tape::is_enabled();
+    let nested = nested && is_recorded(&at)?;
     let (starts, traced) = starts(argument, &at)?;
     let mut directions: Vec<Tensor> = Vec::new();
     tangent.leaves(&mut |leaf| {
@@ -133,7 +134,7 @@ fn starts<A: Bundle>(argument: &A, at: &Source) -> Result<(Vec<Tensor>, A)> {
 fn differentiate<A: Bundle>(f: &dyn Fn(&A) -> Result<Tensor>, argument: &A, at: &Source) -> Result<(Tensor, A)> {
     let mut nested = DEPTH.get() > 0;
     argument.leaves(&mut |leaf| nested |= matches!(leaf, Leaf::Tensor(t) if t.has_tape()));
-    let nested = nested && tape::is_enabled();
+    let nested = nested && is_recorded(at)?;
     let (starts, traced) = starts(argument, at)?;
     let value = deeper(|| tape::with_enabled(true, || f(&traced)))?;
     let by: Vec<&Tensor> = starts.iter().filter(|t| t.has_tape()).collect();
@@ -160,6 +161,15 @@ fn differentiate<A: Bundle>(f: &dyn Fn(&A) -> Result<Tensor>, argument: &A, at: 
 /// Whether this thread is inside of a function being differentiated, whose operations are recorded whatever is outside.
 pub(super) fn is_inside() -> bool {
     DEPTH.get() > 0
+}
+
+/// Whether what is computed with gradients goes on the tapes of the argument. A captured function does not do so where it is called inside
+/// of `no_grad`, like the function itself: parts of it that are no graph would put their results on these tapes.
+fn is_recorded(at: &Source) -> Result<bool> {
+    match tape::switch() {
+        Switch::AsCaller if tracer::is_active() => tracer::is_recorded(at),
+        switch => Ok(switch != Switch::Off),
+    }
 }
 
 /// Runs `f` one level deeper.

@@ -3,7 +3,7 @@
 
 use super::{Forward, Module, Part, Visit, VisitMut, init};
 use crate::compile::capture::record_loop;
-use crate::{Result, Tensor, Var};
+use crate::{DType, Result, Tensor, Var};
 use kiln_ir::Source;
 
 /// The weights of one layer in one direction.
@@ -86,7 +86,8 @@ impl Layers {
     /// Runs all layers. `step` makes the next state of the inputs' and the state's gates; the first part of a state is the output.
     /// Returns the outputs of the last layer and the last states of all, `[layers · directions, n, hidden]` for each part.
     ///
-    /// Where gates of inputs and states are only added up (`adds`), so are their biases, before the steps.
+    /// Where gates of inputs and states are only added up (`adds`), so are their biases, before the steps; not those of 16 bits,
+    /// whose sum would be rounded.
     fn run(
         &self,
         x: &Tensor,
@@ -101,6 +102,7 @@ impl Layers {
             let mut outputs = Vec::with_capacity(directions.len());
             for (reverse, direction) in directions.iter().enumerate() {
                 let (weight, bias) = (direction.weight_hh.get(), direction.bias_hh.get());
+                let adds = adds && matches!(bias.dtype(), DType::F32 | DType::F64);
                 let (bias, before) = match adds {
                     true => (None, direction.bias_ih.get().add(bias)?),
                     false => (Some(bias), direction.bias_ih.get()),

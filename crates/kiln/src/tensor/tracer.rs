@@ -60,6 +60,12 @@ pub(crate) trait Tracer {
     /// Whether a function with a gradient of its own, called at this line, is recorded as part of the graph.
     fn records_function(&self, at: &Source) -> Result<bool>;
 
+    /// Such a function, called at this line, begins to compute results or gradients, which are recorded.
+    fn begin_function(&self, at: &Source) -> Result<()>;
+
+    /// It has ended.
+    fn end_function(&self, at: &Source) -> Result<()>;
+
     /// The results of such a function as values of their own, which gradients of what the captured function returns do not go past.
     fn function_results(&self, operands: &[Tensor], results: Vec<Tensor>, at: &Source) -> Result<Vec<Tensor>>;
 
@@ -203,6 +209,15 @@ pub(crate) fn outside(tensors: &[&Tensor], compute: HostFunction, at: &Source) -
 #[cold]
 pub(crate) fn records_function(at: &Source) -> Result<bool> {
     ask(at, |tracer| tracer.records_function(at))
+}
+
+/// Runs `f`, which is part of a function with a gradient of its own that was called at this line, and is recorded.
+#[cold]
+pub(crate) fn in_function<T>(at: &Source, f: impl FnOnce() -> Result<T>) -> Result<T> {
+    ask(at, |tracer| tracer.begin_function(at))?;
+    let done = f();
+    ask(at, |tracer| tracer.end_function(at))?;
+    done
 }
 
 /// See [`Tracer::function_results`].

@@ -104,7 +104,7 @@ impl<F, A: Bundle, R: Bundle, E: From<Error>> Compiled<F, A, R, E> {
         leaves: &[Leaf<'_>],
         at: &Source,
     ) -> Result<Finished<R>> {
-        let Captured { driver, last, returned } = captured;
+        let Captured { driver, last, returned, .. } = captured;
         let mut ran = driver.map(Driver::into_ran).unwrap_or_default();
         let returned = Arc::new(returned);
         let is_symbolic = |step: &TraceStep| matches!(step, TraceStep::Segment(segment) if segment.raw.is_symbolic());
@@ -181,7 +181,7 @@ impl<F, A: Bundle, R: Bundle, E: From<Error>> Compiled<F, A, R, E> {
             plan.adopt(sizes.take());
             let replayed = match outcome {
                 Ok(Outcome::Whole(captured)) => {
-                    let Captured { driver, last, returned } = *captured;
+                    let Captured { driver, last, returned, .. } = *captured;
                     driver.and_then(Driver::into_replayed).map(|replayed| (replayed, last, returned))
                 }
                 _ => None,
@@ -218,7 +218,7 @@ impl<F, A: Bundle, R: Bundle, E: From<Error>> Compiled<F, A, R, E> {
         let f = |arguments: &A| (self.apply)(&self.f, arguments);
         let outcome = capture(&f, arguments, None, Some(self.replaying(ran, done, leaves)), at);
         let Ok(Outcome::Whole(captured)) = outcome else { return None };
-        let Captured { driver, last: own, returned: returns } = *captured;
+        let Captured { driver, last: own, returned: returns, .. } = *captured;
         let (path, _) = driver?.into_replayed()?;
         (own.is_wired_like(last) && returns.is_like(returned)).then_some((path, own))
     }

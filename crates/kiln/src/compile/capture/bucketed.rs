@@ -22,8 +22,8 @@ use std::sync::{Arc, PoisonError};
 /// For each tensor of the results its axes that are cut, and the buckets they were padded by.
 pub(super) type Cuts = Vec<Vec<(usize, usize)>>;
 
-/// Cuts that are known, for arguments that pass guards. There are none where elements decide how the function goes on: then they are those
-/// of each way through it, found when it was gone.
+/// Cuts that are known, for arguments that pass guards. There are none where elements or settings decide how the function goes on: then they
+/// are those of each way through it, found when it was gone.
 pub(super) type KnownCuts = Vec<(Vec<Guard>, Option<Arc<Cuts>>)>;
 
 /// Known cuts kept; beyond that all are found anew.
@@ -128,7 +128,8 @@ impl<F, A: Bundle, R: Bundle, E: From<Error>> Compiled<F, A, R, E> {
         }
     }
 
-    /// Which axes of the results follow the padded ones: found by recording with symbols in their place. None where elements decide.
+    /// Which axes of the results follow the padded ones: found by recording with symbols in their place. None where elements or settings
+    /// decide.
     fn cuts(&self, arguments: &A, leaves: &[Leaf<'_>], at: &Source) -> Result<Option<Arc<Cuts>>, E> {
         let mut known = self.cuts.lock().unwrap_or_else(PoisonError::into_inner);
         let fits = |guards: &[Guard]| guard::check(guards, leaves, &mut []).is_ok();
@@ -183,6 +184,9 @@ impl<F, A: Bundle, R: Bundle, E: From<Error>> Compiled<F, A, R, E> {
                 Verdict::Again => {}
                 Verdict::Good(..) => {
                     let captured = captured.ok_or_else(|| Error::Escaped { at: at.clone() })?;
+                    if captured.has_asked {
+                        return Ok(None);
+                    }
                     let recorded = Recorded { segments: vec![&captured.last], homes: &[], plan: &plan, types: &types };
                     return Ok(Some(recorded.cuts(&captured.returned.places, self.options().buckets.len(), at)?));
                 }
@@ -214,7 +218,7 @@ impl<F, A: Bundle, R: Bundle, E: From<Error>> Compiled<F, A, R, E> {
             plan.adopt(sizes.take());
             let replayed = match outcome {
                 Ok(Outcome::Whole(captured)) => {
-                    let Captured { driver, last, returned } = *captured;
+                    let Captured { driver, last, returned, .. } = *captured;
                     driver.and_then(Driver::into_replayed).map(|(path, homes)| (path, homes, last, returned))
                 }
                 _ => None,

@@ -4,6 +4,7 @@
 use super::code::Code;
 use super::dynamic::{SizeHome, SlotSizes, bind};
 use super::options::Dynamic;
+use super::recording::{Break, FUNCTION_READS};
 use super::segment::{InputSource, Segment, SegmentGraph};
 use super::segment_compiler::{Arguments, SegmentCompiler};
 use super::tree::{BranchGuard, BranchOutcome, Execution, TraceStep};
@@ -65,22 +66,22 @@ pub(super) struct Driver {
     has_left_program: bool,
 }
 
-/// Where a recording has functions with gradients of their own.
+/// Where a recording has functions with gradients of their own: in its graphs, or in parts of their own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) enum OwnGradients {
-    /// In its graphs.
-    #[default]
-    Inside,
-    /// In parts of their own.
-    Outside,
-    /// In its graphs up to this step, which had run when it was found that they cannot be there. No such recording is kept.
-    InsideUntil(usize),
+pub(super) struct OwnGradients {
+    /// Whether they are parts where gradients are recorded outside. Where none are, nobody asks a graph for theirs.
+    pub(super) are_outside: bool,
+    /// How many of the lines are known whose functions read elements: these are parts in any case.
+    pub(super) reading: usize,
+    /// From this step on all are parts: what was before it had run when it was found that they cannot be in graphs. No such recording is
+    /// kept.
+    pub(super) until: Option<usize>,
 }
 
 impl OwnGradients {
     /// Whether others go the same way.
     pub(super) fn is_kept(self) -> bool {
-        !matches!(self, OwnGradients::InsideUntil(_))
+        self.until.is_none()
     }
 }
 
@@ -386,21 +387,23 @@ impl Driver {
         self.produced.get(number).cloned().ok_or_else(|| Error::NotAFunction { at: at.clone() })
     }
 
-    /// Whether a function with a gradient of its own is recorded here.
-    pub(super) fn records_function(&self) -> bool {
+    /// Whether a function with a gradient of its own, called at this line, is recorded here.
+    pub(super) fn records_function(&self, at: &Source) -> bool {
+        let OwnGradients { are_outside, reading, until } = self.functions;
         // After a size that depends on data there are symbols, which a recording that is refused would have to give up.
         let of_data = |step: &TraceStep| matches!(step, TraceStep::Outside { is_pure: true, .. });
-        match self.functions {
-            _ if self.path.iter().any(of_data) => false,
-            OwnGradients::Inside => true,
-            OwnGradients::Outside => false,
-            OwnGradients::InsideUntil(step) => self.path.len() < step,
-        }
+        !self.path.iter().any(of_data)
+            && until.is_none_or(|step| self.path.len() < step)
+            && !(are_outside && self.records)
+            && !self.segment_compiler.reads_elements(at, reading)
     }
 
-    /// Goes on where a capture ended, with such functions as parts of their own: in what ran already they are what they were.
-    pub(super) fn with_functions_outside(self) -> Driver {
-        self.segment_compiler.put_functions_outside();
+    /// Goes on where a capture was refused, with such functions as parts of their own: in what ran already they are what they were.
+    pub(super) fn with_functions_outside(self, refused: &Break) -> Driver {
+        match refused.what {
+            FUNCTION_READS => self.segment_compiler.note_reading(&refused.at),
+            _ => self.segment_compiler.put_functions_outside(),
+        }
         let driver = self.going_on();
         // What was only asked is asked again: a segment may have begun before it. What a part gave besides elements is known once.
         let runs = |step: &TraceStep| matches!(step, TraceStep::Segment(_) | TraceStep::Outside { .. });
@@ -411,7 +414,10 @@ impl Driver {
         let ran = last + driver.done[last..].iter().take_while(|step| of_part(step)).count();
         let mut done = driver.done;
         done.truncate(ran);
-        let functions = if ran == 0 { OwnGradients::Outside } else { OwnGradients::InsideUntil(ran) };
+        let functions = match ran {
+            0 => driver.segment_compiler.functions(),
+            _ => OwnGradients { until: Some(ran), ..driver.functions },
+        };
         let (kept, of_program) = (ran, driver.of_program.min(ran));
         let driver = Driver { done, kept, of_program, functions, has_left_program: true, ..driver };
         driver.without_symbols()

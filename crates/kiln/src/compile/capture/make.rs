@@ -9,7 +9,6 @@ use super::dynamic::{Plan, ROUNDS, Verdict};
 use super::entry::{Entry, Whole};
 use super::guard;
 use super::limits::Reason;
-use super::recording::FUNCTION_LEFT;
 use super::segment_compiler::Arguments;
 use super::sizes::Accepted;
 use super::tree::{Node, TraceStep};
@@ -60,7 +59,8 @@ impl<F, A: Bundle, R: Bundle, E: From<Error>> Compiled<F, A, R, E> {
         at: &Source,
     ) -> Result<(Box<Captured<R>>, CapturedSymbols), E> {
         let f = |arguments: &A| (self.apply)(&self.f, arguments);
-        for round in 0..ROUNDS {
+        let (mut round, mut is_first) = (0, true);
+        while round < ROUNDS {
             let types = plan.as_ref().map(Plan::types);
             match &plan {
                 Some(plan) => {
@@ -79,25 +79,24 @@ impl<F, A: Bundle, R: Bundle, E: From<Error>> Compiled<F, A, R, E> {
                     plan.adopt(sizes.take());
                     // What ran in earlier rounds has symbols that are gone.
                     let symbols =
-                        if round == 0 { CapturedSymbols::These(plan, scope) } else { CapturedSymbols::Again(plan) };
+                        if is_first { CapturedSymbols::These(plan, scope) } else { CapturedSymbols::Again(plan) };
                     return Ok((captured, symbols));
                 }
                 Outcome::Broken(broken, ran) => (broken, ran),
             };
             let error = || Error::GraphBreak { what: broken.what, at: broken.at.clone() };
-            if let (FUNCTION_LEFT, Some(_)) = (broken.what, &ran) {
-                // Once more, with the functions as parts of their own. Programs that have them inside are for other callers than this one.
+            is_first = false;
+            let Some(ran) = ran else { return Err(error().into()) };
+            if broken.is_refusal() {
+                // Once more, with the functions as parts of their own; no line is refused twice, so that this is no round. Programs that
+                // have them inside are for other callers than this one.
                 self.entries.write().unwrap_or_else(PoisonError::into_inner).clear();
-                driver = match ran {
-                    Some(ran) => ran.with_functions_outside(),
-                    None => return Err(error().into()),
-                };
+                driver = ran.with_functions_outside(&broken);
                 plan = None;
                 continue;
             }
-            let (Some(ran), Some(scope)) = (ran, scope.filter(|scope| scope.outcome().is_some())) else {
-                return Err(error().into());
-            };
+            round += 1;
+            let Some(scope) = scope.filter(|scope| scope.outcome().is_some()) else { return Err(error().into()) };
             let mut own = plan.unwrap_or_else(|| Plan::without_symbols(leaves));
             own.adopt(sizes.take());
             driver = ran.going_on();
@@ -164,7 +163,7 @@ impl<F, A: Bundle, R: Bundle, E: From<Error>> Compiled<F, A, R, E> {
             self.count(reason, start);
             return Ok(Made::Rest(rest));
         }
-        let Captured { driver, last: recorded, returned } = *captured;
+        let Captured { driver, last: recorded, returned, .. } = *captured;
         let path = driver.map(Driver::into_ran).unwrap_or_default().path;
         let whole = Whole { path, recorded: Arc::new(recorded), returned: Arc::new(returned) };
         for (entry, sizes) in unchecked {
@@ -245,7 +244,7 @@ impl<F, A: Bundle, R: Bundle, E: From<Error>> Compiled<F, A, R, E> {
         let driver = Driver::asking_only(self.segment_compiler.clone(), &tensors_of(&leaves), Arguments::of(&leaves));
         match capture(&f, arguments, None, Some(driver), at)? {
             Outcome::Whole(captured) => {
-                let Captured { driver, last: recorded, returned } = *captured;
+                let Captured { driver, last: recorded, returned, .. } = *captured;
                 let path = driver.map(Driver::into_ran).unwrap_or_default().path;
                 let whole = Whole { path, recorded: Arc::new(recorded), returned: Arc::new(returned) };
                 self.compiles.fetch_add(1, Ordering::Relaxed);

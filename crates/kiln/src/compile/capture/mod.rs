@@ -85,6 +85,8 @@ struct Captured<R> {
     /// What is left to run.
     last: SegmentGraph,
     returned: Returned<R>,
+    /// Whether the function asked for anything that is no argument and may be another at the next call.
+    has_asked: bool,
 }
 
 /// What came of capturing.
@@ -170,7 +172,7 @@ fn capture<A: Bundle, R: Bundle, E: From<Error>>(
     let (last, places) = match session.recording.finish(&tensors, at) {
         Ok(finished) => finished,
         Err(error) => {
-            let Some(broken @ Break { what: recording::FUNCTION_LEFT, .. }) = session.recording.broken.take() else {
+            let Some(broken) = session.recording.broken.take().filter(Break::is_refusal) else {
                 return Err(error.into());
             };
             return Ok(Outcome::Broken(broken, session.driver.map(Box::new)));
@@ -179,5 +181,10 @@ fn capture<A: Bundle, R: Bundle, E: From<Error>>(
     // The tapes of the capture have served.
     let output = output.map_tensors(&mut |tensor| if tensor.is_traced() { tensor.detached() } else { tensor.clone() });
     let returned = Returned { output, places, cuts: OnceLock::new() };
-    Ok(Outcome::Whole(Box::new(Captured { driver: session.driver, last, returned })))
+    Ok(Outcome::Whole(Box::new(Captured {
+        driver: session.driver,
+        last,
+        returned,
+        has_asked: session.recording.has_asked,
+    })))
 }

@@ -48,7 +48,7 @@ pub(super) struct Recording {
     /// How often variables were changed, keys drawn and disabled parts called.
     changes: u64,
     /// Nodes of this segment that gradients do not go past.
-    pub(super) stops: Vec<NodeId>,
+    pub(super) stops: HashSet<NodeId>,
     /// What operations of several nodes were made of: an operation's results, and its operands.
     links: Vec<(NodeId, NodeId)>,
     /// Nodes of this segment that tapes start at: the values of variables it has changed, where gradients of these are wanted,
@@ -56,19 +56,33 @@ pub(super) struct Recording {
     leaves: Vec<(NodeId, Option<Var>)>,
     /// Results of functions with gradients of their own in this segment, each with its operands.
     functions: Vec<(NodeId, Vec<NodeId>)>,
+    /// The lines that called those of them that are running, each in the one before.
+    pub(super) running: Vec<Source>,
     /// Whether gradients are recorded where the function is called, and whether the function depends on it.
     pub(super) records: bool,
+    pub(super) asked_records: bool,
+    /// Whether the function asked for a setting, whether there is a gradient, or whether gradients are recorded.
     pub(super) has_asked: bool,
 }
 
 /// What a function does whose gradients are wanted outside, through a function that has one of its own.
 pub(super) const FUNCTION_LEFT: &str = "returns what a function with a gradient of its own gave";
 
+/// What a function does whose own functions with gradients of their own depend on elements.
+pub(super) const FUNCTION_READS: &str = "reads elements in a function with a gradient of its own";
+
 /// What a function did that a graph cannot say.
 #[derive(Debug, Clone)]
 pub(super) struct Break {
     pub(super) what: &'static str,
     pub(super) at: Source,
+}
+
+impl Break {
+    /// Whether the same is recorded once more, with functions that have gradients of their own as parts outside of the graph.
+    pub(super) fn is_refusal(&self) -> bool {
+        matches!(self.what, FUNCTION_LEFT | FUNCTION_READS)
+    }
 }
 
 /// What a traced tensor stands for.
@@ -135,11 +149,13 @@ impl Recording {
             broken: None,
             has_read: false,
             changes: 0,
-            stops: Vec::new(),
+            stops: HashSet::new(),
             links: Vec::new(),
             leaves: Vec::new(),
             functions: Vec::new(),
+            running: Vec::new(),
             records: tape::is_enabled(),
+            asked_records: false,
             has_asked: false,
         }
     }
@@ -307,7 +323,7 @@ impl Recording {
         if var.is_trainable() {
             self.leaves.push((same, Some(var.clone())));
         } else {
-            self.stops.push(same);
+            self.stops.insert(same);
         }
         self.inside(same, device, at)
     }
@@ -353,7 +369,7 @@ impl Recording {
             }
             let node = self.node_of(&result, at)?;
             let same = self.same(node)?;
-            self.stops.push(same);
+            self.stops.insert(same);
             self.functions.push((same, operands.clone()));
             // What its gradient saved of the results is this one, unless it is an operand as it is.
             if !operands.contains(&node) && self.stops.contains(&node) {
@@ -372,7 +388,6 @@ impl Recording {
             return Ok(());
         }
         let graph = self.builder.graph();
-        let stops: HashSet<NodeId> = self.stops.iter().copied().collect();
         let functions: HashMap<NodeId, Vec<NodeId>> = functions.into_iter().collect();
         let mut goes_through = vec![false; graph.nodes().len()];
         for (id, node) in graph.iter().filter(|(_, node)| is_differentiable(node.ty.dtype)) {
@@ -380,11 +395,8 @@ impl Recording {
                 Some(operands) => {
                     operands.iter().any(|operand| goes_through[operand.index()] || !reach[operand.index()].is_empty())
                 }
-                None if stops.contains(&id) => false,
-                None => {
-                    let linked = links.iter().filter(|(result, _)| *result == id).map(|(_, operand)| operand);
-                    node.operands.iter().chain(linked).any(|operand| goes_through[operand.index()])
-                }
+                None if self.stops.contains(&id) => false,
+                None => node.operands.iter().chain(linked(links, id)).any(|operand| goes_through[operand.index()]),
             };
         }
         let leaves = outputs.iter().zip(taped).any(|(output, taped)| *taped && goes_through[output.index()]);
@@ -395,6 +407,14 @@ impl Recording {
                 Err(Error::GraphBreak { what: FUNCTION_LEFT, at: at.clone() })
             }
         }
+    }
+
+    /// Refuses the recording where a function with a gradient of its own reads elements: as a part of its own, it does so at every call
+    /// without deciding which program is run.
+    pub(super) fn must_not_be_in_function(&mut self) -> Result<()> {
+        let Some(at) = self.running.first().cloned() else { return Ok(()) };
+        self.broken.get_or_insert(Break { what: FUNCTION_READS, at: at.clone() });
+        Err(Error::GraphBreak { what: FUNCTION_READS, at })
     }
 
     /// Another node for the value of one.
@@ -512,8 +532,8 @@ impl Recording {
 
     fn end_with(&mut self, wanted: &[u32], at: &Source) -> Result<SegmentGraph> {
         // A function may hide the error that says so.
-        if let Some(Break { what: FUNCTION_LEFT, at }) = &self.broken {
-            return Err(Error::GraphBreak { what: FUNCTION_LEFT, at: at.clone() });
+        if let Some(Break { what, at }) = self.broken.as_ref().filter(|broken| broken.is_refusal()) {
+            return Err(Error::GraphBreak { what, at: at.clone() });
         }
         let base = self.slots;
         let mut outputs: Vec<NodeId> = Vec::new();
@@ -600,7 +620,9 @@ impl Recording {
         let mut graph = std::mem::replace(&mut self.builder, next).finish();
         // It is kept for as long as the program is.
         graph.shrink_to_fit();
-        let (from, stops) = (std::mem::take(&mut self.from), std::mem::take(&mut self.stops));
+        let from = std::mem::take(&mut self.from);
+        let mut stops: Vec<NodeId> = self.stops.drain().collect();
+        stops.sort_unstable();
         let (graph, is_private) = (Arc::new(graph), self.has_read);
         Ok(SegmentGraph {
             graph,
@@ -781,7 +803,7 @@ impl Recording {
 struct LoopBody {
     builder: GraphBuilder,
     segment: u32,
-    stops: Vec<NodeId>,
+    stops: HashSet<NodeId>,
     links: Vec<(NodeId, NodeId)>,
     /// Values of what is around it that it uses: their tensors, and the inputs that they are.
     captured: Vec<(u32, Tensor, NodeId)>,
@@ -804,12 +826,17 @@ enum Slotted {
     Kept(usize),
 }
 
+/// The operands of the operation that gave a node, by links in the order of their results.
+fn linked(links: &[(NodeId, NodeId)], id: NodeId) -> impl Iterator<Item = &NodeId> {
+    let first = links.partition_point(|(result, _)| *result < id);
+    links[first..].iter().take_while(move |(result, _)| *result == id).map(|(_, operand)| operand)
+}
+
 /// For each node the inputs that gradients of it reach by floats alone, and by number after these the leaves, which gradients
 /// do not go past. Links, in the order of their results, are reached too.
-fn reach(graph: &Graph, stops: &[NodeId], leaves: &[NodeId], links: &[(NodeId, NodeId)]) -> Vec<Vec<usize>> {
+fn reach(graph: &Graph, stops: &HashSet<NodeId>, leaves: &[NodeId], links: &[(NodeId, NodeId)]) -> Vec<Vec<usize>> {
     let inputs = graph.inputs();
     let mut reach: Vec<Vec<usize>> = Vec::with_capacity(graph.nodes().len());
-    let stops: HashSet<NodeId> = stops.iter().copied().collect();
     for (id, node) in graph.iter() {
         let own: Vec<usize> = if !is_differentiable(node.ty.dtype) || stops.contains(&id) {
             Vec::new()
@@ -818,9 +845,7 @@ fn reach(graph: &Graph, stops: &[NodeId], leaves: &[NodeId], links: &[(NodeId, N
         } else if let Some(leaf) = leaves.iter().position(|leaf| *leaf == id) {
             vec![inputs.len() + leaf]
         } else {
-            let first = links.partition_point(|(result, _)| *result < id);
-            let linked = links[first..].iter().take_while(|(result, _)| *result == id).map(|(_, operand)| operand);
-            let operands = node.operands.iter().chain(linked);
+            let operands = node.operands.iter().chain(linked(links, id));
             let mut own: Vec<usize> = operands.flat_map(|operand| reach[operand.index()].iter().copied()).collect();
             own.sort_unstable();
             own.dedup();

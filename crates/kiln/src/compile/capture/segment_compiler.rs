@@ -30,6 +30,8 @@ pub(super) struct SegmentCompiler {
     compiled: AtomicU64,
     /// See [`SegmentCompiler::functions`].
     functions_outside: AtomicBool,
+    /// Lines that call functions with gradients of their own that read elements, in the order in which that was seen.
+    reading: Mutex<Vec<Source>>,
 }
 
 /// Code that is there already, by a hash of what it is for.
@@ -142,15 +144,28 @@ impl SegmentCompiler {
             numbers: ChangingNumbers::default(),
             compiled: AtomicU64::new(0),
             functions_outside: AtomicBool::new(false),
+            reading: Mutex::default(),
         }
     }
 
     /// Where functions with gradients of their own are recorded: outside once it was seen that gradients go through them outside of the
     /// compiled function.
     pub(super) fn functions(&self) -> OwnGradients {
-        match self.functions_outside.load(Ordering::Relaxed) {
-            true => OwnGradients::Outside,
-            false => OwnGradients::Inside,
+        let reading = self.reading.lock().unwrap_or_else(PoisonError::into_inner).len();
+        OwnGradients { are_outside: self.functions_outside.load(Ordering::Relaxed), reading, until: None }
+    }
+
+    /// Whether a function that is called at this line was seen to read elements, by the first `known` of these lines.
+    pub(super) fn reads_elements(&self, at: &Source, known: usize) -> bool {
+        let reading = self.reading.lock().unwrap_or_else(PoisonError::into_inner);
+        reading.iter().take(known).any(|line| line == at)
+    }
+
+    /// Notes that such a function reads elements: it is no part of graphs from now on.
+    pub(super) fn note_reading(&self, at: &Source) {
+        let mut reading = self.reading.lock().unwrap_or_else(PoisonError::into_inner);
+        if !reading.contains(at) {
+            reading.push(at.clone());
         }
     }
 

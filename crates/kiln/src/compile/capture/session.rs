@@ -129,7 +129,10 @@ impl Tracer for SessionTracer {
     }
 
     fn concrete(&self, tensor: &Tensor, what: &'static str, at: &Source) -> Result<Tensor> {
-        with_session(at, |session| session.recording.must_not_be_in_body(at))?;
+        with_session(at, |session| {
+            session.recording.must_not_be_in_body(at)?;
+            session.recording.must_not_be_in_function()
+        })?;
         // Whoever has the elements knows how many there are.
         for size in tensor.sizes() {
             size.number(at);
@@ -167,7 +170,21 @@ impl Tracer for SessionTracer {
         }
         // Without anybody outside who wants gradients none are lost.
         self.is_recorded(at)?;
-        with_session(at, |session| Ok(session.driver.as_ref().is_none_or(Driver::records_function)))
+        with_session(at, |session| Ok(session.driver.as_ref().is_none_or(|driver| driver.records_function(at))))
+    }
+
+    fn begin_function(&self, at: &Source) -> Result<()> {
+        with_session(at, |session| {
+            session.recording.running.push(at.clone());
+            Ok(())
+        })
+    }
+
+    fn end_function(&self, at: &Source) -> Result<()> {
+        with_session(at, |session| {
+            session.recording.running.pop();
+            Ok(())
+        })
     }
 
     fn function_results(&self, operands: &[Tensor], results: Vec<Tensor>, at: &Source) -> Result<Vec<Tensor>> {
@@ -185,10 +202,11 @@ impl Tracer for SessionTracer {
     fn is_recorded(&self, at: &Source) -> Result<bool> {
         with_session(at, |session| {
             let records = session.recording.records;
+            session.recording.has_asked = true;
             if let Some(driver) = &mut session.driver
-                && !session.recording.has_asked
+                && !session.recording.asked_records
             {
-                session.recording.has_asked = true;
+                session.recording.asked_records = true;
                 driver.ask(BranchGuard::IsRecorded, at)?;
             }
             Ok(records)
@@ -222,6 +240,7 @@ impl Tracer for SessionTracer {
             let mut is_there = false;
             if !session.recording.knows_gradient(var) {
                 is_there = var.has_grad();
+                session.recording.has_asked = true;
                 if let Some(driver) = &mut session.driver {
                     is_there = *driver.ask(BranchGuard::HasGradient(var.clone()), at)? == [1];
                 }
@@ -253,6 +272,7 @@ impl Tracer for SessionTracer {
                 let outcome = driver.ask(BranchGuard::Setting(setting.clone()), &at)?;
                 read = outcome[..].try_into().map_or(value, u64::from_le_bytes);
             }
+            session.recording.has_asked = true;
             session.recording.settings.push((setting.clone(), read));
             Ok(read)
         })
