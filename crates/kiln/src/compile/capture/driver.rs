@@ -392,10 +392,11 @@ impl Driver {
         let OwnGradients { are_outside, reading, until } = self.functions;
         // After a size that depends on data there are symbols, which a recording that is refused would have to give up.
         let of_data = |step: &TraceStep| matches!(step, TraceStep::Outside { is_pure: true, .. });
-        !self.path.iter().any(of_data)
-            && until.is_none_or(|step| self.path.len() < step)
-            && !(are_outside && self.records)
-            && !self.segment_compiler.reads_elements(at, reading)
+        let is_outside = self.path.iter().any(of_data)
+            || until.is_some_and(|step| self.path.len() >= step)
+            || are_outside && self.records
+            || self.segment_compiler.reads_elements(at, reading);
+        !is_outside
     }
 
     /// Goes on where a capture was refused, with such functions as parts of their own: in what ran already they are what they were.
