@@ -17,8 +17,8 @@ pub struct Vmap<X, Y> {
 /// Makes a function of one example one of many, which lie along the first axis of all its tensors: the graph of the function is written for
 /// all of them, each op with one axis more, instead of being run for one after another. What the function holds is the same for all examples.
 ///
-/// A function that cannot be written so is a [`map`], which an event of the category `perf` says, and gives the same: its loops go on until a
-/// condition fails, each example chooses by [`cond`] between sides that look up indices or loop, gradients go through such a choice, or it is no
+/// A function that cannot be written so is a [`map`](crate::map), which an event of the category `perf` says, and gives the same: its loops go on until a
+/// condition fails, each example chooses by [`cond`](crate::cond) between sides that look up indices or loop, gradients go through such a choice, or it is no
 /// graph at all. Other choices an example compute both sides for all examples.
 ///
 /// ```
