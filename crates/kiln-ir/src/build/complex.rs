@@ -71,7 +71,7 @@ pub fn complex_scale<E: Emit>(e: &mut E, x: &E::Value, real: &E::Value) -> Built
 
 /// The discrete Fourier transform of complex numbers along an axis, Σ x·e^(∓2πi·jk/n) (minus for `forward`), times a factor.
 /// A known length without large prime factors takes a few passes over all elements, each of which transforms up to 16 of them at a time
-/// in registers ([`super::fourier`]). Another that is no prime is split by Cooley and Tukey's rule: n·(a + b) steps for n = a·b instead of
+/// in registers (`build::fourier`). Another that is no prime is split by Cooley and Tukey's rule: n·(a + b) steps for n = a·b instead of
 /// n², and sums that are as short; a large prime is a convolution of a power of two by Bluestein's. What is left, and a symbolic n, is a
 /// product with the n×n matrix of roots of unity, gathered from a table of n of them.
 #[track_caller]
