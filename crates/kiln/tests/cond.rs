@@ -1,10 +1,12 @@
 //! Choices that stay in the graph: one side runs.
 
+mod listening;
+
 use kiln::ir::Graph;
 use kiln::runtime::QueuedBackend;
-use kiln::runtime::event::{self, Category, Event};
 use kiln::{DType, Device, Error, Options, Result, Tensor, Var, compile, compile_with, cond, scan, while_loop};
-use std::sync::{Arc, Mutex, PoisonError};
+use listening::slow;
+use std::sync::Arc;
 use std::time::Duration;
 
 fn numbers(length: usize, from: f32) -> Tensor {
@@ -176,20 +178,6 @@ fn predicates_are_read_behind_the_queue() -> Result<()> {
         assert_eq!(got.to_vec::<f32>()?, f.inner()(&x)?.to_vec::<f32>()?);
     }
     Ok(())
-}
-
-/// What is said to be slow on this thread while `work` is done.
-fn slow(work: impl FnOnce() -> Result<()>) -> Result<String> {
-    let events: Arc<Mutex<Vec<String>>> = Arc::default();
-    let (into, own) = (events.clone(), std::thread::current().id());
-    let listening = event::listen(&[Category::Perf], move |event: &Event| {
-        if std::thread::current().id() == own && matches!(event, Event::Slow { .. }) {
-            into.lock().unwrap_or_else(PoisonError::into_inner).push(event.to_string());
-        }
-    });
-    work()?;
-    drop(listening);
-    Ok(events.lock().unwrap_or_else(PoisonError::into_inner).join("\n"))
 }
 
 /// Where both sides run, an event says so and why.

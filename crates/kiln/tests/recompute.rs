@@ -1,8 +1,10 @@
 //! Activations that are computed again: `checkpoint`, against the same without it.
 
+mod listening;
+
 use kiln::nn::{Dropout, Forward, LayerNorm, Linear, Module};
-use kiln::runtime::event::{self, Category, Event};
 use kiln::{DType, Device, Options, Result, Tensor, Var, checkpoint};
+use listening::slow;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -223,20 +225,6 @@ fn a_gradient_has_a_gradient() -> Result<()> {
     assert_eq!(slope.to_vec::<f64>()?, [3.0, 12.0]);
     assert_eq!(slope.sum(..)?.gradients(&[&x])?.get(&x).unwrap().to_vec::<f64>()?, [6.0, 12.0]);
     Ok(())
-}
-
-/// What is said to be slow on this thread while `work` is done.
-fn slow(work: impl FnOnce() -> Result<()>) -> Result<String> {
-    let events: Arc<Mutex<Vec<String>>> = Arc::default();
-    let (into, own) = (events.clone(), std::thread::current().id());
-    let listening = event::listen(&[Category::Perf], move |event: &Event| {
-        if std::thread::current().id() == own && matches!(event, Event::Slow { .. }) {
-            into.lock().unwrap_or_else(PoisonError::into_inner).push(event.to_string());
-        }
-    });
-    work()?;
-    drop(listening);
-    Ok(events.lock().unwrap_or_else(PoisonError::into_inner).join("\n"))
 }
 
 /// A budget that cannot be met, or that says nothing about symbolic sizes, is not passed over in silence.

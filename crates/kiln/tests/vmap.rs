@@ -1,8 +1,9 @@
 //! `vmap` gives what the function gives for each example: eager, compiled, of gradients, nested, and where it has to be a loop.
 
-use kiln::runtime::event::{self, Category, Event};
+mod listening;
+
 use kiln::{Conv, DType, Device, Result, Tensor, cond};
-use std::sync::{Arc, Mutex, PoisonError};
+use listening::slow;
 
 fn numbers(shape: &[usize], seed: f64) -> Result<Tensor> {
     let count: usize = shape.iter().product();
@@ -97,20 +98,6 @@ fn one_program_serves_any_number_of_examples() -> Result<()> {
     }
     assert!(all.stats().compiles <= 2, "{:?}", all.stats());
     Ok(())
-}
-
-/// What is said to be slow on this thread while `work` is done.
-fn slow(work: impl FnOnce() -> Result<()>) -> Result<String> {
-    let events: Arc<Mutex<Vec<String>>> = Arc::default();
-    let (into, own) = (events.clone(), std::thread::current().id());
-    let listening = event::listen(&[Category::Perf], move |event: &Event| {
-        if std::thread::current().id() == own && matches!(event, Event::Slow { .. }) {
-            into.lock().unwrap_or_else(PoisonError::into_inner).push(event.to_string());
-        }
-    });
-    work()?;
-    drop(listening);
-    Ok(events.lock().unwrap_or_else(PoisonError::into_inner).join("\n"))
 }
 
 /// The side that an example does not take neither fails nor makes its gradient NaN.
