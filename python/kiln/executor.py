@@ -11,7 +11,7 @@ from .collectives import is_collective
 from .lower import Lowering, NotNative, source_of
 from .partition import foreign_nodes, is_computed, is_mutable, levels, used_nodes
 from .report import emit, log_runtime
-from .sizes import Sizes, fixed, hints, limited
+from .sizes import Sizes, fixed, hints, limited, settled, symbols_of
 from .torch_kernels import faster_in_torch, parts
 
 
@@ -49,6 +49,11 @@ class BySize:
 
 
 def _compile(module, name, options, frozen, explainer):
+    with fixed(settled([node.meta.get("val") for node in module.graph.find_nodes(op="placeholder")])):
+        return _compile_settled(module, name, options, frozen, explainer)
+
+
+def _compile_settled(module, name, options, frozen, explainer):
     graph = module.graph
     placeholders = [node for node in graph.nodes if node.op == "placeholder"]
     constants = {node: _attribute(module, node.target) for node in graph.nodes if node.op == "get_attr"}
@@ -372,11 +377,11 @@ def _symbols(node):
         numbers = (*fake.shape, *fake.stride()) if isinstance(fake, torch.Tensor) else [fake]
         for number in numbers:
             if isinstance(number, torch.SymInt):
-                found |= number.node.expr.free_symbols
+                found |= symbols_of(number)
     for arg in node.all_input_nodes:
         fake = arg.meta.get("val")
         if isinstance(fake, torch.SymInt):
-            found |= fake.node.expr.free_symbols
+            found |= symbols_of(fake)
     return found
 
 

@@ -7,14 +7,15 @@ import sympy
 import torch
 from torch.utils._sympy.functions import FloorDiv
 
-# Symbols that are numbers in the graph at hand.
+# Symbols that are numbers, or known by others, in the graph at hand.
 _fixed = contextvars.ContextVar("fixed", default={})
 
 
 @contextlib.contextmanager
 def fixed(values):
-    """Takes symbols for numbers."""
-    token = _fixed.set(values)
+    """Takes symbols for numbers or for expressions of others."""
+    known = _fixed.get()
+    token = _fixed.set({symbol: value.xreplace(known) for symbol, value in values.items()} | known)
     try:
         yield
     finally:
@@ -27,6 +28,11 @@ def text(size):
         expression = size.node.expr.xreplace(_fixed.get())
         return int(expression) if expression.is_number else str(expression)
     return int(size)
+
+
+def symbols_of(size):
+    """The symbols that a size depends on."""
+    return size.node.expr.xreplace(_fixed.get()).free_symbols
 
 
 def is_symbolic(size):
@@ -49,11 +55,45 @@ def hints(values):
     return found
 
 
+def _symbolic(parameters):
+    sizes = [size for value in parameters for size in (value.shape if isinstance(value, torch.Tensor) else [value])]
+    return [size for size in sizes if isinstance(size, torch.SymInt)]
+
+
+def settled(parameters):
+    """Symbols that PyTorch's guards settle by those of other arguments: the sum of several parts of an axis, or the last of its parts."""
+    symbolic = _symbolic(parameters)
+    if not symbolic:
+        return {}
+    environment = symbolic[0].node.shape_env
+    told = set(Sizes(parameters).places)
+    found = {}
+    for guard in environment.guards:
+        if isinstance(guard.expr, sympy.Eq):
+            difference = environment.replace(guard.expr.lhs - guard.expr.rhs).xreplace(found)
+            symbol, rest = _rest_of_sum(sympy.expand(difference))
+            if symbol is not None and difference.free_symbols <= told:
+                found = {other: value.xreplace({symbol: rest}) for other, value in found.items()} | {symbol: rest}
+    return found
+
+
+def _rest_of_sum(zero):
+    """A symbol and what it is, where a sum of symbols and a number is zero: the total of the others, or else the last of them."""
+    terms = [term for term in sympy.Add.make_args(zero) if not term.is_number]
+    added = sorted((term for term in terms if term.is_Symbol), key=str)
+    taken = sorted((-term for term in terms if (-term).is_Symbol), key=str)
+    if len(added) + len(taken) == len(terms) > 1:
+        if len(taken) == 1 or not added:
+            return taken[-1], zero + taken[-1]
+        if len(added) == 1 or not taken:
+            return added[-1], added[-1] - zero
+    return None, None
+
+
 def limited(parameters):
     """The symbols of arguments that can have few values: those whose sizes PyTorch has found to be a number after some ops, as in a
     convolution whose flattened result meets a matrix. Values of such symbols are compiled for one by one."""
-    symbolic = [n for value in parameters if isinstance(value, torch.Tensor) for n in value.shape if isinstance(n, torch.SymInt)]
-    symbolic += [value for value in parameters if isinstance(value, torch.SymInt)]
+    symbolic = _symbolic(parameters)
     if not symbolic:
         return []
     environment = symbolic[0].node.shape_env

@@ -224,3 +224,28 @@ def test_sizes_that_a_matrix_bounds(trains):
             want = torch.autograd.grad(net(x).square().sum(), list(net.parameters()))
             assert_close(torch.autograd.grad(fast(x).square().sum(), list(net.parameters())), want, 1e-4)
     assert not kiln.report().fallbacks
+
+
+def test_parts_whose_sizes_are_read():
+    def routed(x, counts, weights):
+        parts = x.split(counts.tolist(), 0)
+        y = torch.cat([part @ weight for part, weight in zip(parts, weights)], 0)
+        return torch.zeros_like(x).index_add(0, torch.arange(x.shape[0]).flip(0), y)
+
+    def turned(x, counts, weights):
+        a, b, c, d = x.split(counts.tolist(), 0)
+        return torch.cat([c + weights[0, 0], a, d, b], 0) * x
+
+    torch.manual_seed(0)
+    weights = torch.randn(4, 8, 8)
+    for function in (routed, turned):
+        for rows in ([19] * 4, [16, 20, 17, 31]):
+            fast = torch.compile(function, backend="kiln", options={"fullgraph_native": True})
+            for number, n in enumerate(rows):
+                counts = torch.tensor([3 + number, 5, 2 + number, n - 10 - 2 * number])
+                x = torch.randn(n, 8, requires_grad=True)
+                y, z = fast(x, counts, weights), function(x, counts, weights)
+                torch.testing.assert_close(y, z)
+                (gy,), (gz,) = torch.autograd.grad(y.square().sum(), x), torch.autograd.grad(z.square().sum(), x)
+                torch.testing.assert_close(gy, gz)
+            torch._dynamo.reset()
