@@ -352,3 +352,26 @@ fn methods_agree_with_pytorch_eager_and_compiled() {
     }
     assert!(wrong.is_empty(), "{} wrong:\n{}", wrong.len(), wrong.join("\n"));
 }
+
+/// Elements that lie further from the largest than exponents reach.
+#[test]
+fn running_sums_of_exponentials_keep_what_is_far_below() {
+    let masked = [-1e9f32, -1e9, 2.0, 3.0, -1e9, 3.0];
+    let infinite = [800.0, 1.0, f32::INFINITY, 0.0, f32::NEG_INFINITY, 5.0];
+    let none = [f32::NEG_INFINITY, f32::NEG_INFINITY, 0.0, 0.0, f32::NAN, 1.0];
+    let x = Tensor::from_vec([masked, infinite, none].concat(), [3, 6], Device::Cpu).unwrap();
+    let three = 3.0 + (1.0 + (-1f32).exp()).ln();
+    let four = 3.0 + (2.0 + (-1f32).exp()).ln();
+    let rows = [
+        [-1e9, -1e9, 2.0, three, three, four],
+        [800.0, 800.0, f32::INFINITY, f32::INFINITY, f32::INFINITY, f32::INFINITY],
+        [f32::NEG_INFINITY, f32::NEG_INFINITY, 0.0, 2f32.ln(), f32::NAN, f32::NAN],
+    ];
+    let compiled = kiln::compile(|x: &Tensor| x.logcumsumexp(-1));
+    for got in [x.logcumsumexp(-1).unwrap(), compiled.call(&x).unwrap()] {
+        let got: Vec<f32> = got.to_vec().unwrap();
+        for (got, want) in got.iter().zip(rows.as_flattened()) {
+            assert!(got == want || (got.is_nan() && want.is_nan()) || (got - want).abs() < 1e-5, "{got} {want}");
+        }
+    }
+}

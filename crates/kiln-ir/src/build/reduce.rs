@@ -2,8 +2,8 @@
 
 use super::shape::check_axis;
 use super::{
-    Built, Emit, abs, add, add_scalar, binary_scalar, cast, compare_scalar, div, exp, fail, log, masked_fill, mul,
-    pow_scalar, size_value, sqrt, squeeze, sub, widen,
+    Built, Emit, abs, add, add_scalar, binary, binary_scalar, cast, compare_scalar, div, exp, fail, full_like, iota,
+    log, masked_fill, mul, pow_scalar, select, size_value, sqrt, squeeze, sub, widen,
 };
 use crate::{ArgKind, BinaryOp, CompareOp, DType, Dim, Op, ReduceKind, TypeError};
 
@@ -215,6 +215,34 @@ pub fn cumsum<E: Emit>(e: &mut E, x: &E::Value, axis: usize) -> Built<E> {
 #[track_caller]
 pub fn cumprod<E: Emit>(e: &mut E, x: &E::Value, axis: usize) -> Built<E> {
     e.emit(Op::Scan { kind: ReduceKind::Prod, axis, reverse: false }, std::slice::from_ref(x))
+}
+
+/// The logarithm of the running sum of exponentials along an axis.
+#[track_caller]
+pub fn logcumsumexp<E: Emit>(e: &mut E, x: &E::Value, axis: usize) -> Built<E> {
+    let ty = e.ty(x);
+    // In f64, whose exponents hold differences of ±700 from the largest finite element.
+    let wide = cast(e, x, DType::F64)?;
+    let bounded = compare_scalar(e, CompareOp::Lt, &wide, f64::INFINITY)?;
+    let lowest = full_like(e, &wide, f64::NEG_INFINITY)?;
+    let bounded = select(e, &bounded, &wide, &lowest)?;
+    let largest = reduce(e, ReduceKind::Max, &bounded, &[axis], true)?;
+    let none = compare_scalar(e, CompareOp::Eq, &largest, f64::NEG_INFINITY)?;
+    let shift = masked_fill(e, &largest, &none, 0.0)?;
+    let lower = sub(e, &wide, &shift)?;
+    let powers = exp(e, &lower)?;
+    let sums = cumsum(e, &powers, axis)?;
+    let logs = log(e, &sums)?;
+    let y = add(e, &logs, &shift)?;
+    // Beyond them the sum is lost, but not where it has to lie: n elements have one to n times the exponential of their largest.
+    let least = e.emit(Op::Scan { kind: ReduceKind::Max, axis, reverse: false }, &[wide])?;
+    let count = iota(e, DType::F64, &ty.shape, axis)?;
+    let count = add_scalar(e, &count, 1.0)?;
+    let count = log(e, &count)?;
+    let most = add(e, &least, &count)?;
+    let y = binary(e, BinaryOp::Max, &y, &least)?;
+    let y = binary(e, BinaryOp::Min, &y, &most)?;
+    cast(e, &y, ty.dtype)
 }
 
 /// Values and indices sorted along an axis; equal elements keep their order.

@@ -5,7 +5,7 @@ use crate::tensor::promotion::to_float;
 use crate::tensor::shape::{resolve_axes, resolve_axis};
 use crate::{Axes, DType, Error, Result, Size, Tensor};
 use kiln_ir::build::{self, Emit, GraphBuilder};
-use kiln_ir::{CompareOp, NodeId, Source};
+use kiln_ir::{NodeId, Source};
 
 /// Writes a variance or a deviation: axes, correction, and whether the axes stay.
 type Spread = fn(&mut GraphBuilder, &NodeId, &[usize], f64, bool) -> Result<NodeId, kiln_ir::Error>;
@@ -121,22 +121,7 @@ impl Tensor {
     pub fn logcumsumexp(&self, axis: impl Size) -> Result<Tensor> {
         let at = Source::caller();
         let axis = resolve_axis("logcumsumexp", axis, self.hint(), 0, &at)?;
-        // In f64, whose exponents hold differences of ±700.
-        let write = |b: &mut GraphBuilder, x: &NodeId| {
-            let own = b.ty(x).dtype;
-            let wide = build::cast(b, x, DType::F64)?;
-            let largest = build::reduce(b, kiln_ir::ReduceKind::Max, &wide, &[axis], true)?;
-            let finite = build::abs(b, &largest)?;
-            let finite = build::compare_scalar(b, CompareOp::Lt, &finite, f64::INFINITY)?;
-            let zero = build::full_like(b, &largest, 0.0)?;
-            let shift = build::select(b, &finite, &largest, &zero)?;
-            let lower = build::sub(b, &wide, &shift)?;
-            let powers = build::exp(b, &lower)?;
-            let sums = build::cumsum(b, &powers, axis)?;
-            let logs = build::log(b, &sums)?;
-            let y = build::add(b, &logs, &shift)?;
-            build::cast(b, &y, own)
-        };
+        let write = |b: &mut GraphBuilder, x: &NodeId| build::logcumsumexp(b, x, axis);
         self.activation("logcumsumexp", &[axis.into()], write, &at)
     }
 
