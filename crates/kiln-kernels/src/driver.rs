@@ -168,7 +168,7 @@ fn attempt(
     observe: Observe<'_>,
 ) -> Result<Result<Schedule, Vec<FusionRejection>>, Error> {
     let inline = inline_reductions(graph, options.target);
-    let materialised = choose(graph, &inline, required, options);
+    let materialised = choose(graph, &inline, required, layouts, options);
     let mut memory = lay_out(graph, &materialised, layouts, options.target);
     let loops = plan_loops(graph, &mut memory, options)?;
     let scope = Scope {

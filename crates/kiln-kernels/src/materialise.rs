@@ -5,7 +5,7 @@
 
 use crate::cost;
 use crate::index::contiguous_strides;
-use crate::memory_order::{memory_orders, row_pitches, strides_in};
+use crate::memory_order::{memory_orders, order_of, row_pitches, strides_in};
 use crate::pages::gather_below;
 use crate::repeat::join_results;
 use crate::schedule::{BufferDecl, BufferId, InputLayout, Role, ScheduleOptions, Target};
@@ -128,6 +128,7 @@ pub(crate) fn choose(
     graph: &Graph,
     inline_counts: &[u32],
     required: &[NodeId],
+    layouts: &[InputLayout],
     options: &ScheduleOptions,
 ) -> Vec<bool> {
     let count = graph.nodes().len();
@@ -142,6 +143,10 @@ pub(crate) fn choose(
     let mut after_product = vec![false; count];
     // The same, and what rearranges them on the way.
     let mut from_product = vec![false; count];
+    // Those whose rows are no rows of the product: images of channels, where the product gives channels of pixels.
+    let mut turned = vec![false; count];
+    let reduced = read_by_reductions(graph);
+    let channels_last = from_channels_last(graph, layouts);
     for (id, node) in graph.iter() {
         let at = id.index();
         let in_memory = match &node.op {
@@ -177,6 +182,22 @@ pub(crate) fn choose(
         let from = |o: &NodeId| from_product[o.index()] && uses[o.index()] == 1;
         from_product[at] = after_product[at]
             || (node.op.is_pointwise() || is_rearrangement(&node.op)) && node.operands.iter().any(from);
+        let follows = |o: &NodeId| {
+            let sole = if node.op.is_view() { uses[at] } else { 1 };
+            turned[o.index()] && uses[o.index()] == sole
+        };
+        let turns = match &node.op {
+            Op::Permute { order } => {
+                let of = node.operands[0].index();
+                let sole = after_product[of] && uses[of] == uses[at];
+                sole && !channels_last[of] && moves_columns(order, &graph.ty(node.operands[0]).shape)
+            }
+            _ => false,
+        };
+        turned[at] = !options.target.product_order
+            && (turns || (node.op.is_pointwise() || is_rearrangement(&node.op)) && node.operands.iter().any(follows));
+        // In the order in which reductions and several readers go through it.
+        let for_rows = turned[at] && (turns || node.op.is_pointwise()) && (uses[at] > 1 || reduced[at]);
         // In the order in which windows read it.
         let for_windows = windowed[at] && from_product[at] && !matches!(node.op, Op::Dot { .. });
         let mut stored_instead = after_product[at] && uses[at] > 1 && node.op.is_pointwise();
@@ -217,7 +238,7 @@ pub(crate) fn choose(
         // Blocks that are not part of a product have been dequantised before.
         let unpacked = matches!(node.op, Op::Dequantize { .. });
         materialised[at] |=
-            in_memory || for_windows || (((worth_it && !moves) || wide_concat || separate) && !unpacked);
+            in_memory || for_windows || for_rows || (((worth_it && !moves) || wide_concat || separate) && !unpacked);
         inline.push(if materialised[at] { Inline { cost: cost::LOAD, loads: 1, nodes: 1 } } else { own });
     }
     materialised
@@ -297,6 +318,38 @@ fn read_in_windows(graph: &Graph) -> Vec<bool> {
         }
     }
     windowed
+}
+
+/// For each node whether a reduction reads it, through views.
+fn read_by_reductions(graph: &Graph) -> Vec<bool> {
+    let mut reduced = vec![false; graph.nodes().len()];
+    for (id, node) in graph.iter().rev() {
+        if is_reduction(&node.op) || reduced[id.index()] && node.op.is_view() {
+            node.operands.iter().for_each(|operand| reduced[operand.index()] = true);
+        }
+    }
+    reduced
+}
+
+/// For each node whether it is computed from images whose channels lie last in memory, as those of a product do.
+fn from_channels_last(graph: &Graph, layouts: &[InputLayout]) -> Vec<bool> {
+    let mut found = vec![false; graph.nodes().len()];
+    for (id, node) in graph.iter() {
+        found[id.index()] = match &node.op {
+            Op::Input { index } if node.ty.rank() > 2 => {
+                let order = order_of(&layouts[*index].strides);
+                order.is_some_and(|order| moves_columns(&order, &node.ty.shape))
+            }
+            _ => node.operands.iter().any(|operand| found[operand.index()]),
+        };
+    }
+    found
+}
+
+/// True for a permutation whose innermost axis was further out.
+fn moves_columns(order: &[usize], from: &[Dim]) -> bool {
+    let long = order.iter().copied().filter(|&axis| !from[axis].is_one());
+    long.clone().last() != long.max()
 }
 
 /// Operands of products, attention and routines are materialised: the first node under the views, or under a cast for a

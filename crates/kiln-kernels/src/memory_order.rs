@@ -14,7 +14,7 @@ pub(crate) fn memory_orders(graph: &Graph, layouts: &[InputLayout]) -> Vec<Optio
         let of = |operand: usize| orders[node.operands[operand].index()].clone();
         let shape = &node.ty.shape;
         let order = match &node.op {
-            Op::Input { index } => of_strides(&layouts[*index].strides),
+            Op::Input { index } => order_of(&layouts[*index].strides),
             Op::Dot { dims, .. } if dims.lhs_batch.is_empty() => Some((0..shape.len()).collect()),
             Op::Permute { order } => of(0).and_then(|below| {
                 below.iter().map(|axis| order.iter().position(|from| from == axis)).collect::<Option<Vec<usize>>>()
@@ -51,7 +51,7 @@ pub(crate) fn strides_in(shape: &[Dim], order: &[usize]) -> Vec<Dim> {
 }
 
 /// The order of axes that have these strides; `None` for row-major, where it is not known, and where elements are not apart.
-fn of_strides(strides: &[Dim]) -> Option<Vec<usize>> {
+pub(crate) fn order_of(strides: &[Dim]) -> Option<Vec<usize>> {
     let steps: Vec<i64> = strides.iter().map(Dim::as_const).collect::<Option<_>>()?;
     let mut order: Vec<usize> = (0..steps.len()).collect();
     order.sort_by_key(|&axis| std::cmp::Reverse(steps[axis]));
