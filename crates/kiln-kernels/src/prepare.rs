@@ -28,6 +28,8 @@ pub(crate) struct Prepared {
 const SMALL_PRODUCT: i64 = 1024;
 /// Reductions to fewer elements than this leave cores idle.
 const FEW: i64 = 8;
+/// Channels of a depthwise convolution from which on its small products are worth a kernel of their own.
+const MANY_CHANNELS: i64 = 16;
 /// Reductions of more elements than this are worth a second step.
 const LONG: i64 = 64 * 1024;
 /// Searches for extremes beside each other that are worth a second step at the most.
@@ -71,7 +73,7 @@ pub(crate) fn prepare(
 ) -> Result<Option<Prepared>, Error> {
     let orders = if target.product_order { memory_orders(graph, layouts) } else { vec![None; graph.nodes().len()] };
     let rewrite_of = |node: &Node| {
-        rewrite_of(graph, node)
+        rewrite_of(graph, node, target)
             .or_else(|| column_rewrite_of(graph, node, &orders, target))
             .or_else(|| product_rewrite_of(graph, node, target))
             .or_else(|| arg_rewrite_of(graph, node, target))
@@ -212,7 +214,7 @@ impl Blocks {
     fn read_by(&self, graph: &Graph, node: &Node) -> Option<(NodeId, DotDims)> {
         let Op::Dot { dims, out: DType::F32 } = &node.op else { return None };
         let (right, order) = self.bases[node.operands[1].index()].clone()?;
-        if !self.readable[right.index()] || rewrite_of(graph, node).is_some() {
+        if !self.readable[right.index()] || rewrite_of(graph, node, Target::default()).is_some() {
             return None;
         }
         let mapped = |axes: &[usize]| axes.iter().map(|&axis| order[axis]).collect::<Vec<usize>>();
@@ -242,7 +244,7 @@ fn bases(graph: &Graph) -> Vec<Option<(NodeId, Vec<usize>)>> {
     all
 }
 
-fn rewrite_of(graph: &Graph, node: &Node) -> Option<Rewrite> {
+fn rewrite_of(graph: &Graph, node: &Node, target: Target) -> Option<Rewrite> {
     match &node.op {
         Op::Dot { dims, .. } => {
             let (lhs, rhs) = (graph.ty(node.operands[0]), graph.ty(node.operands[1]));
@@ -254,6 +256,9 @@ fn rewrite_of(graph: &Graph, node: &Node) -> Option<Rewrite> {
             let n = free(rhs, &dims.rhs_batch, &dims.rhs_contract);
             let k = total(dims.lhs_contract.iter().map(|&axis| &lhs.shape[axis]).collect());
             let small = (&m * &n * &k).as_const().is_some_and(|work| work <= SMALL_PRODUCT);
+            // A longer sum than there are results is the gradient of a window.
+            let is_forward = || (&m * &n).as_const() >= k.as_const();
+            let small = small && !(target.depthwise_products && is_forward() && is_depthwise(graph, node, dims));
             (small || k.is_one() || (m.is_one() && n.is_one())).then_some(Rewrite::Sum)
         }
         Op::Reduce { axes, .. } => {
@@ -333,6 +338,21 @@ fn product_rewrite_of(graph: &Graph, node: &Node, target: Target) -> Option<Rewr
 }
 
 /// Whether a value is read under windows.
+/// Whether this is a depthwise convolution of many channels: small products, which a target has one kernel for all together.
+fn is_depthwise(graph: &Graph, node: &Node, dims: &DotDims) -> bool {
+    let [lhs, rhs] = [0, 1].map(|side| &graph.ty(node.operands[side]).shape);
+    let long = |shape: &[Dim], axes: &[usize]| axes.iter().filter(|&&axis| !shape[axis].is_one()).count();
+    let channels = dims.lhs_batch.iter().map(|&axis| &lhs[axis]).product::<Dim>();
+    let is_single =
+        |shape: &[Dim], batch: &[usize], contract: &[usize]| long(shape, &free_axes(shape.len(), batch, contract)) == 0;
+    let is_weights =
+        [is_single(lhs, &dims.lhs_batch, &dims.lhs_contract), is_single(rhs, &dims.rhs_batch, &dims.rhs_contract)];
+    // Windows of volumes have no such kernel.
+    let is_flat = long(lhs, &dims.lhs_contract) <= 2;
+    let reads = |side: usize| is_weights[1 - side] && !is_weights[side] && reads_windows(graph, node.operands[side]);
+    channels.as_const().is_some_and(|n| n >= MANY_CHANNELS) && is_flat && (reads(0) || reads(1))
+}
+
 fn reads_windows(graph: &Graph, mut at: NodeId) -> bool {
     loop {
         let node = graph.node(at);

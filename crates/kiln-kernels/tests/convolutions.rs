@@ -1,7 +1,7 @@
 //! Convolutions for a target whose products read through padding: what the interpreter gives, and no copy of what is padded.
 
 use kiln_ir::build::{Emit, GraphBuilder};
-use kiln_ir::decompose::decompose;
+use kiln_ir::decompose::{decompose, decompose_into_products};
 use kiln_ir::examples::Random;
 use kiln_ir::{ConvDims, DType, Graph, HostTensor, Op, TensorType, Tolerance, interpret};
 use kiln_kernels::kernel::{InstKind, KernelBody, MatmulBody, Prologue};
@@ -209,6 +209,32 @@ fn a_convolution_of_each_channel_is_a_loop() {
     for channels_last in [false, true] {
         let schedule = check(&graph(&case, DType::Bf16, false), channels_last);
         assert_eq!(launches(&schedule), (0, 1), "{schedule}");
+    }
+}
+
+/// Where a target has one kernel for many channels, their products are not taken apart, however small each is; few channels, volumes and
+/// targets without such a kernel have sums.
+#[test]
+fn small_windows_of_many_channels_stay_products() {
+    let target = Target { guarded_operands: true, depthwise_products: true, ..Target::default() };
+    let sums = Target { depthwise_products: false, ..target };
+    let deep = case(&[1, 32, 3, 3, 3], &[32, 1, 3, 3, 3], 1, (1, 1), 1, 32);
+    for (case, target, is_product) in [
+        (case(&[1, 32, 7, 7], &[32, 1, 3, 3], 1, (1, 1), 1, 32), target, true),
+        (case(&[1, 32, 9], &[32, 1, 3], 2, (1, 1), 1, 32), target, true),
+        (case(&[1, 4, 7, 7], &[4, 1, 3, 3], 1, (1, 1), 1, 4), target, false),
+        (deep, target, false),
+        (case(&[1, 32, 7, 7], &[32, 1, 3, 3], 1, (1, 1), 1, 32), sums, false),
+    ] {
+        let mut b = GraphBuilder::new();
+        let x = b.input(TensorType::fixed(DType::F32, &case.x)).unwrap();
+        let w = b.input(TensorType::fixed(DType::F32, &case.w)).unwrap();
+        let y = b.emit(Op::Conv(case.dims.clone().into()), &[x, w]).unwrap();
+        b.output(y);
+        let graph = kiln_passes::run(decompose_into_products(&b.finish(), &|_| false).unwrap()).unwrap();
+        let schedule = check_for(target, &graph, false);
+        let has = schedule.steps.iter().any(|step| matches!(step.kernel.body, KernelBody::Matmul(_)));
+        assert_eq!(has, is_product, "{:?}: {schedule}", case.x);
     }
 }
 

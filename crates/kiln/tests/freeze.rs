@@ -133,6 +133,36 @@ fn weights_of_convolutions_are_packed() {
     assert!(close(&results[..1], &results[1..]));
 }
 
+/// The number of images may be a symbol: panels are the same for one image, several and none.
+#[test]
+fn weights_are_packed_for_any_number_of_images() {
+    let mut b = GraphBuilder::new();
+    let images = kiln::ir::Dim::from(kiln::ir::Symbol::new("b").unwrap());
+    let shape = [images, 24.into(), 11.into(), 13.into()];
+    let mut y = b.input(TensorType::new(DType::F32, shape)).unwrap();
+    let weights = [(1, [40, 24, 3, 3]), (2, [48, 40, 3, 3]), (1, [64, 48, 1, 1])];
+    for (stride, w) in weights {
+        let weight = b.input(TensorType::fixed(DType::F32, &w)).unwrap();
+        let padding = vec![w[2] / 2; 2];
+        let options = ConvOptions { stride: vec![stride; 2], padding, dilation: vec![1; 2], groups: 1 };
+        y = build::conv(&mut b, &y, &weight, None, &options).unwrap();
+        y = build::relu(&mut b, &y).unwrap();
+    }
+    b.output(y);
+    let graph = b.finish();
+    let plain = CompiledGraph::new(&graph, &[], &Default::default()).unwrap();
+    let frozen = FrozenGraph::new(&graph, &[], &[false, true, true, true], &packed()).unwrap();
+    for images in [2, 1, 5, 0] {
+        let inputs = tensors(&graph, images, 3);
+        assert!(close(&run(&frozen, &inputs, &[0; 3]), &plain.run(&inputs).unwrap()), "{images} images");
+    }
+    let memory = frozen.memory();
+    let floats: usize = weights.iter().map(|(_, w)| w.iter().product::<usize>()).sum();
+    if kiln_cpu::features::Isa::get() != kiln_cpu::features::Isa::Portable {
+        assert!(memory.packed_bytes >= 4 * floats, "{memory:?}");
+    }
+}
+
 /// What an epilogue reads as it lies is not packed: a bias behind the weights in one vector, and weights that are added to their own results.
 #[test]
 fn weights_that_an_epilogue_reads_stay_as_they_are() {

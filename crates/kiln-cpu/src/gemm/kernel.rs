@@ -151,6 +151,7 @@ pub(super) enum Key {
     Micro(Shape),
     Direct(super::direct::Shape),
     Dense(super::dense::Shape),
+    Depthwise(super::depthwise::Shape),
     Gradient(super::direct::GradientShape),
     Dot(super::dot::Shape),
     Row(super::row::Shape),

@@ -1,7 +1,7 @@
 //! Products that are convolutions with many results a group: pixels under windows times weights, for all groups at once. What
 //! [`crate::gemm::Dense`] computes from images as they are, whatever the order of their axes and of those of the results.
 
-use super::direct::{Guarded, Numbers, WindowParts, axis, common_divisor, launched, window_parts};
+use super::direct::{GuardParts, Guarded, Numbers, WindowParts, axis, common_divisor, launched, window_parts};
 use super::fused::Tiles;
 use super::packing::is_used_by_epilogue;
 use super::windows::WindowLoad;
@@ -9,7 +9,7 @@ use super::{Known, Sides};
 use crate::features::Isa;
 use crate::gemm::{Dense, DensePlan, Direct, GemmError, Matrix, Panels, Scratch, WindowAxis, pack_taps};
 use crate::loops::{Build, LoopKernel};
-use kiln_ir::{DType, Dim};
+use kiln_ir::{DType, Dim, Symbol};
 use kiln_kernels::Precision;
 use kiln_kernels::kernel::{Axis, Kernel, MatmulBody};
 use kiln_runtime::{LaunchError, RawBuffer};
@@ -96,7 +96,7 @@ impl Parts {
     }
 }
 
-/// Weights of a convolution that can be packed beforehand: all sizes are known, and there is one group.
+/// Weights of a convolution that can be packed beforehand: all sizes but the number of images are known, and there is one group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Weights {
     pub panels: Panels,
@@ -162,25 +162,27 @@ impl Weights {
         let parts = Parts::of(isa, kernel, body)?;
         let elsewhere = parts.image.buffer == buffer || is_used_by_epilogue(body, buffer);
         let only = parts.weights.buffer == buffer && !elsewhere && body.batch.is_empty();
-        let known = Known { symbols: &[], values: &[] };
-        if !only {
+        if !only || !parts.are_known_but_images(&kernel.sizes) {
             return None;
         }
-        let numbers = parts.numbers(&known).ok()??;
-        let dense = Dense { isa, outputs: known.size(&parts.outputs).ok()?, ..numbers.dense };
-        let k = dense.channels * numbers.taps.count();
-        // A stem is computed from planes.
-        let stem = Direct::is_for(dense.outputs, k) && dense.pixel_stride == 1 && dense.x.stride <= 2;
-        if stem || !is_for(&dense) {
-            return None;
-        }
-        let panels = Panels::new(isa, k, dense.outputs, DType::F32, DType::F32).ok()?;
-        Some(Weights {
-            panels,
-            first: known.number(&parts.weights.first.rest).ok()? as isize,
-            outputs: numbers.weight_output,
-            taps: numbers.taps,
-        })
+        // One image and several are cut in different ways.
+        let at = |images: i64| {
+            let values = vec![images; kernel.sizes.len()];
+            let known = Known { symbols: &kernel.sizes, values: &values };
+            let numbers = parts.numbers(&known).ok()??;
+            let dense = Dense { isa, outputs: known.size(&parts.outputs).ok()?, ..numbers.dense };
+            let k = dense.channels * numbers.taps.count();
+            // A stem is computed from planes, but for windows of one pixel.
+            let few = body.k.len() > 1 && Direct::is_for(dense.outputs, k);
+            let stem = few && dense.pixel_stride == 1 && dense.x.stride <= 2;
+            if stem || !is_for(&dense) {
+                return None;
+            }
+            let panels = Panels::new(isa, k, dense.outputs, DType::F32, DType::F32).ok()?;
+            let first = known.number(&parts.weights.first.rest).ok()? as isize;
+            Some(Weights { panels, first, outputs: numbers.weight_output, taps: numbers.taps })
+        };
+        at(1).filter(|one| kernel.sizes.is_empty() || at(2).as_ref() == Some(one))
     }
 
     /// Packs them.
@@ -201,6 +203,25 @@ struct Found {
 }
 
 impl Parts {
+    /// Whether nothing but the number of images depends on the sizes of a launch.
+    fn are_known_but_images(&self, sizes: &[Symbol]) -> bool {
+        let is_known = |dim: &Dim| !sizes.iter().any(|&size| dim.contains(size));
+        let pair = |(size, stride): &(Dim, Dim)| is_known(size) && is_known(stride);
+        let places = |parts: &WindowParts| match &parts.places[..] {
+            [images, rest @ ..] => is_known(&images.1) && rest.iter().all(pair),
+            [] => true,
+        };
+        let guard = |guard: &GuardParts| {
+            let mut dims = guard.summed.iter().chain(&guard.places).chain([&guard.start, &guard.low, &guard.high]);
+            dims.all(is_known)
+        };
+        let (image, weights) = (&self.image, &self.weights);
+        image.summed.iter().chain(&weights.summed).chain(&weights.places).all(pair)
+            && places(image)
+            && image.guards.iter().all(guard)
+            && [&weights.first.rest, &self.groups, &self.outputs].into_iter().all(is_known)
+    }
+
     /// `None` where an axis is not what it is for a convolution.
     fn numbers(&self, known: &Known<'_>) -> Result<Option<Found>, LaunchError> {
         found(&self.image, &self.weights, known)

@@ -275,21 +275,39 @@ pub(super) struct Windowed {
     pub channels: (usize, isize),
     pub weight_channel: isize,
     pub row_stride: isize,
+    pub pixel_stride: isize,
     pub y: WindowAxis,
     pub x: WindowAxis,
 }
 
 impl Windowed {
-    /// `None` unless results are `[images,] [rows,] pixels`, and each axis of the sum is the taps of one of the last two or channels.
+    /// A convolution of images whose pixels are side by side. `None` unless results are `[images,] [rows,] pixels`, and each axis of the sum is the taps of one of the last two or channels.
     pub fn of(
         summed: &[(usize, isize)],
         places: &[(usize, isize)],
         guards: &[Guarded],
         element: isize,
     ) -> Option<Windowed> {
+        Windowed::with_pixels(
+            summed,
+            places,
+            guards,
+            |f| element * summed[f + 1..].iter().map(|axis| axis.0 as isize).product::<isize>(),
+            Some(1),
+        )
+    }
+
+    /// The same with pixels so far from each other, or as far as the axes say; `weight` is the stride of the weights along each axis of the
+    /// sum.
+    pub fn with_pixels(
+        summed: &[(usize, isize)],
+        places: &[(usize, isize)],
+        guards: &[Guarded],
+        weight: impl Fn(usize) -> isize,
+        pixel_stride: Option<isize>,
+    ) -> Option<Windowed> {
         let ([.., last], true) = (places, places.len() <= 3) else { return None };
         let (x, y) = (places.len() - 1, places.len().checked_sub(2));
-        let inner = |f: usize| summed[f + 1..].iter().map(|axis| axis.0 as isize).product::<isize>();
         let mut left: Vec<usize> = (0..summed.len()).filter(|&f| summed[f].0 > 1).collect();
         let (x_tap, x_guard) = taps_of(x, &mut left, summed, places, guards)?;
         let (y_tap, y_guard) = match y {
@@ -299,18 +317,17 @@ impl Windowed {
         if guards.len() != usize::from(x_guard.is_some()) + usize::from(y_guard.is_some()) || left.len() > 1 {
             return None;
         }
-        let weight = |f: Option<usize>| f.map_or(0, |f| element * inner(f));
+        let weight = |f: Option<usize>| f.map_or(0, &weight);
         let step = |f: Option<usize>| f.map(|f| summed[f].1);
         let count = |f: Option<usize>| f.map_or(1, |f| summed[f].0);
-        // Along x the unit is a pixel.
-        let x_axis = axis(last.0, last.1, count(x_tap), step(x_tap), x_guard.map(|g| (g, x, x_tap)), 1, weight(x_tap))?;
-        let row = y.map_or((1, 1), |y| places[y]);
-        let row_stride = match (y_guard, y, step(y_tap)) {
-            (Some(guard), Some(y), _) if guard.places[y] > 0 && row.1 % guard.places[y] == 0 => row.1 / guard.places[y],
-            (Some(_), ..) => return None,
-            (None, _, Some(step)) => common_divisor(row.1, step),
-            (None, _, None) => row.1,
+        let pixel_stride = match pixel_stride {
+            Some(stride) => stride,
+            None => unit(x_guard, x, *last, step(x_tap))?,
         };
+        let x_guard = x_guard.map(|g| (g, x, x_tap));
+        let x_axis = axis(last.0, last.1, count(x_tap), step(x_tap), x_guard, pixel_stride, weight(x_tap))?;
+        let row = y.map_or((1, 1), |y| places[y]);
+        let row_stride = unit(y_guard, y.unwrap_or(0), row, step(y_tap))?;
         let y_guard = y_guard.zip(y).map(|(g, y)| (g, y, y_tap));
         let y_axis = axis(row.0, row.1, count(y_tap), step(y_tap), y_guard, row_stride, weight(y_tap))?;
         if x_axis.stride as isize > MOST_STRIDE || y_axis.stride as isize > MOST_STRIDE {
@@ -322,9 +339,19 @@ impl Windowed {
             channels: channel.map_or((1, 0), |f| summed[f]),
             weight_channel: weight(channel),
             row_stride,
+            pixel_stride,
             y: y_axis,
             x: x_axis,
         })
+    }
+}
+
+/// Elements from one line of the image to the next along an axis of results.
+fn unit(guard: Option<&Guarded>, r: usize, (_, stride): (usize, isize), step: Option<isize>) -> Option<isize> {
+    match (guard, step) {
+        (Some(guard), _) => (guard.places[r] > 0 && stride % guard.places[r] == 0).then(|| stride / guard.places[r]),
+        (None, Some(step)) => Some(common_divisor(stride, step)),
+        (None, None) => Some(stride),
     }
 }
 

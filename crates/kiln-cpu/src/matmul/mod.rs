@@ -15,6 +15,7 @@
 //! m instead of n, the two sides are swapped.
 
 mod dense;
+mod depthwise;
 mod direct;
 mod few_rows;
 mod fused;
@@ -32,6 +33,7 @@ use crate::pool;
 use crate::saved::Piece;
 use crate::small_vec::SmallVec;
 use dense::DenseConvolution;
+use depthwise::DepthwiseConvolution;
 use direct::DirectConvolution;
 use few_rows::PackedRows;
 use fused::{FusedEpilogue, FusedRows, Maker, Tiles};
@@ -67,6 +69,8 @@ pub struct Matmul {
     few_rows: Option<Box<PackedRows>>,
     /// The convolution that it is, where it may have few results a group.
     direct: Option<Box<DirectConvolution>>,
+    /// The convolution of single channels that it is, where its pixels are not side by side.
+    depthwise: Option<Box<DepthwiseConvolution>>,
     /// The convolution that it is, where it may have many results a group.
     dense: Option<Box<DenseConvolution>>,
     /// The gradient of a convolution's weights that it is.
@@ -238,6 +242,10 @@ impl Matmul {
             Some(_) => None,
             None => DirectConvolution::of(build, kernel, body, &sides, &left, &right).map_err(failed)?,
         };
+        let depthwise = match (&direct, weights) {
+            (None, None) => DepthwiseConvolution::of(build, kernel, body).map_err(failed)?,
+            _ => None,
+        };
         let dense = match &direct {
             None if !right_is_packed => DenseConvolution::of(build, kernel, body, &sides, weights).map_err(failed)?,
             _ => None,
@@ -267,6 +275,7 @@ impl Matmul {
             row: None,
             few_rows: None,
             direct: direct.map(Box::new),
+            depthwise: depthwise.map(Box::new),
             dense: dense.map(Box::new),
             gradient: gradient.map(Box::new),
         };
@@ -309,6 +318,9 @@ impl Matmul {
         }
         if let Some(direct) = &self.direct {
             parts.push(("finishes results of several groups", direct.code()));
+        }
+        if let Some(depthwise) = &self.depthwise {
+            parts.push(("finishes results of single channels", depthwise.code()));
         }
         if let Some(dense) = &self.dense {
             parts.push(("finishes results of a convolution", dense.code()));
@@ -357,6 +369,12 @@ impl Matmul {
         if let Some(direct) = &self.direct
             // SAFETY: passed on from the caller.
             && unsafe { direct.launch(self.isa, threads, buffers, &known)? }
+        {
+            return Ok(());
+        }
+        if let Some(depthwise) = &self.depthwise
+            // SAFETY: passed on from the caller.
+            && unsafe { depthwise.launch(self.isa, threads, buffers, &known)? }
         {
             return Ok(());
         }

@@ -13,39 +13,10 @@
 //! the size of images.
 
 use super::super::kernel::{Key, cached};
+use super::super::spans::Span;
 use crate::asm::{Alu, Assembler, Cond, Gpr, Mem, VReg, Width, ops};
 use crate::features::Isa;
 use crate::memory::MemoryError;
-
-/// The most pixels of a tile along one axis.
-pub(super) const MOST_PLACES: usize = 16;
-
-/// The places of a tile along one axis, and the taps over them that are inside the image.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(in crate::gemm) struct Span {
-    /// Taps of a window.
-    pub(super) taps: u8,
-    /// Pixels from one place to the next.
-    pub(super) stride: u8,
-    /// Pixels from one tap to the next.
-    pub(super) dilation: u8,
-    /// Places.
-    pub(super) places: u8,
-    /// For each place the first tap inside the image, and the first one behind it.
-    pub(super) inside: [(u8, u8); MOST_PLACES],
-}
-
-impl Span {
-    fn has(&self, place: usize, tap: usize) -> bool {
-        let (first, end) = self.inside[place];
-        (usize::from(first)..usize::from(end)).contains(&tap)
-    }
-
-    /// Pixels from the first tap of the first place.
-    fn offset(&self, place: usize, tap: usize) -> usize {
-        place * usize::from(self.stride) + tap * usize::from(self.dilation)
-    }
-}
 
 /// Everything a kernel's code depends on.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

@@ -19,11 +19,12 @@ use super::direct::WindowAxis;
 use super::pack::{Lanes, pack};
 use super::scratch::Scratch;
 use super::source::{Epilogue, Tile};
+use super::spans::{MOST_PLACES, fit, tiles};
 use super::{GemmError, part};
 use crate::features::Isa;
 use crate::pool;
 pub(in crate::gemm) use kernel::Shape;
-use kernel::{DenseFn, Layout, MOST_PLACES, Span, most_pixels};
+use kernel::{DenseFn, Layout, most_pixels};
 use kiln_ir::DType;
 use std::ops::Range;
 pub use weights::pack_taps;
@@ -119,8 +120,7 @@ impl Dense {
         let taps = self.y.taps * self.x.taps;
         let reach = self.x.taps * self.x.dilation + MOST_PLACES * self.x.stride;
         let pixel = self.pixel_stride.unsigned_abs().saturating_mul(size_of::<f32>());
-        let fits = |n: usize| (1..=usize::from(u8::MAX)).contains(&n);
-        let small = [self.y, self.x].iter().all(|axis| fits(axis.taps) && fits(axis.stride) && fits(axis.dilation));
+        let small = fit(&self.y) && fit(&self.x);
         self.isa != Isa::Portable && small && taps <= MOST_TAPS && pixel.saturating_mul(reach) < 1 << 30
     }
 
@@ -310,37 +310,4 @@ impl Dense {
 /// The places of consecutive tiles.
 fn spanned(tiles: &[(Range<usize>, usize)]) -> Option<Range<usize>> {
     Some(tiles.first()?.0.start..tiles.last()?.0.end)
-}
-
-/// Tiles of about so many places along an axis, and their different spans.
-fn tiles(axis: &WindowAxis, places: usize) -> (Vec<(Range<usize>, usize)>, Vec<Span>) {
-    let count = axis.places.div_ceil(places);
-    let (mut tiles, mut spans) = (Vec::with_capacity(count), Vec::new());
-    for places in (0..count).map(|tile| part(axis.places, count, tile)) {
-        let span = span(axis, &places);
-        let known = spans.iter().position(|other| *other == span);
-        tiles.push((places, known.unwrap_or(spans.len())));
-        if known.is_none() {
-            spans.push(span);
-        }
-    }
-    (tiles, spans)
-}
-
-/// Which taps over some places are inside the image.
-fn span(axis: &WindowAxis, places: &Range<usize>) -> Span {
-    let mut inside = [(0, 0); MOST_PLACES];
-    for (place, inside) in places.clone().zip(&mut inside) {
-        let at = |tap: usize| axis.start + (place * axis.stride + tap * axis.dilation) as isize;
-        let first = (0..axis.taps).find(|&tap| (0..axis.length).contains(&at(tap)));
-        let count = (0..axis.taps).filter(|&tap| (0..axis.length).contains(&at(tap))).count();
-        *inside = first.map_or((0, 0), |first| (first as u8, (first + count) as u8));
-    }
-    Span {
-        taps: axis.taps as u8,
-        stride: axis.stride as u8,
-        dilation: axis.dilation as u8,
-        places: places.len() as u8,
-        inside,
-    }
 }

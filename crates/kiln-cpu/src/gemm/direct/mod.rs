@@ -15,6 +15,7 @@ mod gradient_kernel;
 mod kernel;
 mod planes;
 
+use super::depthwise::Depthwise;
 use super::pack::Convert;
 use super::scratch::Scratch;
 use super::source::{Epilogue, Tile};
@@ -44,6 +45,8 @@ const PLANE_BYTES: usize = 160 << 10;
 const TILE_BYTES: usize = 24 << 10;
 /// Multiply-adds that are not worth a second thread.
 const SERIAL_WORK: usize = 1 << 16;
+/// Taps of a window up to which depthwise convolutions have pixels in lanes where rows are long.
+const SMALL_WINDOW: usize = 9;
 
 /// One spatial axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -235,6 +238,12 @@ impl Direct {
         if self.channels == 0 || self.isa == Isa::Portable {
             return Ok(false);
         }
+        if let Some(depthwise) = self.depthwise()
+            // SAFETY: the same images, weights and results.
+            && unsafe { depthwise.run(epilogue)? }
+        {
+            return Ok(true);
+        }
         let Some(plan) = self.plan()? else { return Ok(false) };
         let taps = self.y.taps * self.x.taps;
         let work = self.images * self.groups * self.outputs * self.y.places * self.x.places * taps * self.channels;
@@ -262,6 +271,34 @@ impl Direct {
             unsafe { self.task(&plan, weights.get(), image, groups, rows, epilogue) };
         });
         Ok(true)
+    }
+
+    /// The same with channels in lanes, where that is faster.
+    fn depthwise(&self) -> Option<Depthwise> {
+        let vector = lanes(self.isa);
+        // Small windows over long rows are computed in the time that transposing pixels takes.
+        let pays = self.y.taps * self.x.taps > SMALL_WINDOW || self.x.stride > 1 || self.x.places <= vector;
+        if self.channels != 1 || self.outputs != 1 || self.groups < vector || !pays {
+            return None;
+        }
+        Some(Depthwise {
+            isa: self.isa,
+            threads: self.threads,
+            image: self.image,
+            image_dtype: self.image_dtype,
+            images: self.images,
+            image_stride: self.image_stride,
+            channels: self.groups,
+            channel_stride: self.group_stride,
+            row_stride: self.row_stride,
+            pixel_stride: 1,
+            weights: self.weights,
+            weight_dtype: self.weight_dtype,
+            weight_channel: self.weight_group,
+            y: self.y,
+            x: self.x,
+            pixels_first: false,
+        })
     }
 
     /// Whether the weights of one result lie in the order `[channel][tap]`, one after the other.
