@@ -16,6 +16,8 @@ use kiln_runtime::{LaunchError, RawBuffer};
 
 /// Results of a group from which on most lanes of a panel have one.
 const FEWEST_OUTPUTS: usize = 24;
+/// The same where results have their channels last, for which there are no planes.
+const FEWEST_LAST_OUTPUTS: usize = 2;
 /// Products of a sum from which on a tile is worth its transposition.
 const FEWEST_SUMMED: usize = 24;
 
@@ -35,6 +37,7 @@ pub(super) struct DenseConvolution {
     weights: WindowParts,
     groups: Dim,
     outputs: Dim,
+    fewest: usize,
     tiles: Tiles,
     pixels_first: bool,
     /// Whether the weights were packed beforehand.
@@ -56,11 +59,14 @@ struct Parts {
     weights: WindowParts,
     groups: Dim,
     outputs: Dim,
+    /// With fewer results a group it is computed in another way.
+    fewest: usize,
 }
 
 impl Parts {
     fn of(isa: Isa, kernel: &Kernel, body: &MatmulBody) -> Option<Parts> {
         let swapped = !std::ptr::eq(Sides::of(body)?.left, &body.lhs);
+        let fewest = if swapped { FEWEST_OUTPUTS } else { FEWEST_LAST_OUTPUTS };
         let [weights] = &body.rhs[..] else { return None };
         // Less precise products have instructions of their own.
         let exact = body.acc == DType::F32 && body.precision != Precision::Medium && body.before.is_none();
@@ -83,7 +89,7 @@ impl Parts {
         // One tap: pixels side by side, whose results are, too. Everything else is a product like any other.
         let pixel =
             image.place.running.last().is_some_and(|stride| stride.as_const().is_some_and(|n| (1..=2).contains(&n)));
-        if outputs.as_const().is_some_and(|n| n < FEWEST_OUTPUTS as i64) || body.k.len() == 1 && !(pixel && swapped) {
+        if outputs.as_const().is_some_and(|n| n < fewest as i64) || body.k.len() == 1 && !(pixel && swapped) {
             return None;
         }
         let groups_of = |axis: Option<&Axis>| axis.map_or(Dim::from(1), |axis| axis.size.clone());
@@ -92,6 +98,7 @@ impl Parts {
             weights: window_parts(&weights, groups)?,
             groups: groups_of(groups),
             outputs,
+            fewest,
         })
     }
 }
@@ -175,7 +182,7 @@ impl Weights {
             // A stem is computed from planes, but for windows of one pixel.
             let few = body.k.len() > 1 && Direct::is_for(dense.outputs, k);
             let stem = few && dense.pixel_stride == 1 && dense.x.stride <= 2;
-            if stem || !is_for(&dense) {
+            if stem || !is_for(&dense, parts.fewest) {
                 return None;
             }
             let panels = Panels::new(isa, k, dense.outputs, DType::F32, DType::F32).ok()?;
@@ -370,16 +377,16 @@ impl DenseConvolution {
         let (rows, columns) = if pixels_first { (&body.m, &outputs) } else { (&outputs, &body.m) };
         let whole = MatmulBody { batch: Vec::new(), ..body.clone() };
         let tiles = Tiles::new(build, kernel, &whole, rows, columns)?;
-        let Parts { image, weights, groups, outputs } = parts;
+        let Parts { image, weights, groups, outputs, fewest } = parts;
         let packed = packed.is_some_and(|buffer| buffer == weights.buffer);
         let known = Known { symbols: &[], values: &[] };
-        let prepared = match prepared(build.isa, &image, &weights, [&groups, &outputs], &known) {
+        let prepared = match prepared(build.isa, &image, &weights, [&groups, &outputs], fewest, &known) {
             Ok(None) => return Ok(None),
             Ok(prepared) => prepared,
             // Sizes that are not known yet.
             Err(_) => None,
         };
-        Ok(Some(DenseConvolution { image, weights, groups, outputs, tiles, pixels_first, packed, prepared }))
+        Ok(Some(DenseConvolution { image, weights, groups, outputs, fewest, tiles, pixels_first, packed, prepared }))
     }
 
     /// Whether every launch is computed by this code.
@@ -406,7 +413,8 @@ impl DenseConvolution {
         let made;
         let prepared = match &self.prepared {
             Some(prepared) => prepared,
-            None => match prepared(isa, &self.image, &self.weights, [&self.groups, &self.outputs], known)? {
+            None => match prepared(isa, &self.image, &self.weights, [&self.groups, &self.outputs], self.fewest, known)?
+            {
                 Some(prepared) => {
                     made = prepared;
                     &made
@@ -457,7 +465,7 @@ impl DenseConvolution {
 }
 
 /// Whether a convolution is computed so, and not as a product of unfolded pixels.
-fn is_for(dense: &Dense) -> bool {
+fn is_for(dense: &Dense, fewest: usize) -> bool {
     let (places, taps) = (dense.y.places * dense.x.places, dense.y.taps * dense.x.taps);
     let weights = dense.groups * dense.outputs * dense.channels * taps * size_of::<f32>();
     // A window larger than its results is the gradient of weights.
@@ -465,7 +473,7 @@ fn is_for(dense: &Dense) -> bool {
     // Weights are packed, and read once an image.
     let packs_for_little = dense.images * places < FEWEST_PLACES || weights > MOST_WEIGHT_BYTES;
     let reads_again = dense.images > 1 && places < FEWEST_PLACES && weights > CACHED_WEIGHT_BYTES;
-    dense.outputs >= FEWEST_OUTPUTS && dense.is_possible() && !(is_gradient || packs_for_little || reads_again)
+    dense.outputs >= fewest && dense.is_possible() && !(is_gradient || packs_for_little || reads_again)
 }
 
 /// A convolution in the sizes of a launch; `None` where there is no code for it.
@@ -474,12 +482,13 @@ fn prepared(
     image: &WindowParts,
     weights: &WindowParts,
     [groups, outputs]: [&Dim; 2],
+    fewest: usize,
     known: &Known<'_>,
 ) -> Result<Option<Prepared>, LaunchError> {
     let Some(mut found) = found(image, weights, known)? else { return Ok(None) };
     found.dense = Dense { isa, groups: known.size(groups)?, outputs: known.size(outputs)?, ..found.dense };
     let (k, outputs) = (found.dense.channels * found.taps.count(), found.dense.outputs);
-    if !is_for(&found.dense) {
+    if !is_for(&found.dense, fewest) {
         return Ok(None);
     }
     let failed = |error: GemmError| LaunchError::Device { code: 0, message: error.to_string() };
