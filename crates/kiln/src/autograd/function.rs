@@ -94,7 +94,10 @@ fn here(function: Arc<dyn Function>, operands: &[&Tensor], is_recorded: bool, at
     let forward = || tape::with_enabled(false, || function.forward(&plain));
     let Forward { results, saved } = if is_recorded { tracer::in_function(at, forward)? } else { forward()? };
     if !tape::is_recorded(operands) {
-        return Ok(results);
+        // An operand as it is: where the captured function is called, that is on the tape of the argument that it may be.
+        let is_operand = |result: &Tensor| result.is_traced() && plain.iter().any(|operand| operand.same(result));
+        let own = |result: Tensor| if is_operand(&result) { tracer::cut(&result, at) } else { result };
+        return Ok(results.into_iter().map(own).collect());
     }
     let edges: Edges = operands.iter().map(|t| tape::edge(t)).collect();
     if edges.iter().all(Option::is_none) {
