@@ -411,3 +411,18 @@ fn gradients_of_gradients_inside_of_a_call_without_gradients() -> Result<()> {
     }
     Ok(())
 }
+
+#[test]
+fn a_cotangent_of_another_shape_is_refused_and_of_another_dtype_is_cast() -> Result<()> {
+    let x = random(&[4], 1).requires_grad();
+    let slope = |hook: fn(&Tensor) -> Result<Option<Tensor>>| {
+        let y = x.with_hook(hook)?.square()?.sum(..)?;
+        Ok::<Tensor, kiln::Error>(y.gradients(&[&x])?.get(&x).expect("a slope").clone())
+    };
+    let refused = slope(|slope| slope.narrow(0, 0, 3).map(Some));
+    let Err(kiln::Error::ShapeMismatch { op, lhs, rhs, .. }) = refused else { panic!("{refused:?}") };
+    assert_eq!((op, lhs, rhs), ("with_hook", vec![4], vec![3]));
+    let cast = slope(|slope| slope.to_dtype(DType::F64).map(Some))?;
+    assert_close(&cast, &x.detach().mul(2.0)?, "the slope");
+    Ok(())
+}
