@@ -103,7 +103,8 @@ impl<F, A: Bundle, R: Bundle, E: From<Error>> Compiled<F, A, R, E> {
             own.adopt(sizes.take());
             driver = ran.going_on();
             match own.judge(&scope, None, at) {
-                Verdict::Again => plan = Some(own),
+                // A function with more equations than rounds is recorded without symbols in the last one.
+                Verdict::Again if round + 1 < ROUNDS => plan = Some(own),
                 _ => {
                     plan = None;
                     driver = driver.without_symbols();
