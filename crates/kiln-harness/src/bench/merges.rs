@@ -12,6 +12,9 @@ const NONE: i64 = 300;
 /// Symbols of a word, how many these are, and the rank of each with the one behind it.
 type State = (Tensor, Tensor, Tensor);
 
+/// A word: its symbols, and how many these are.
+type Word = (Tensor, Tensor);
+
 /// What is known of pairs: ranks, and what they are merged into.
 struct Table {
     ranks: Tensor,
@@ -23,7 +26,7 @@ fn count_to(end: i64) -> Result<Tensor> {
 }
 
 /// The words that are merged: symbols, and how many of them there are.
-pub fn words(count: i64) -> Result<Vec<(Tensor, Tensor)>> {
+pub fn words(count: i64) -> Result<Vec<Word>> {
     let word = |word: i64| {
         let symbols: Vec<i64> =
             (0..PLACES).map(|place| (word * 31 + place * (place * 7 + word * 5)) % SYMBOLS).collect();
@@ -34,7 +37,7 @@ pub fn words(count: i64) -> Result<Vec<(Tensor, Tensor)>> {
 }
 
 /// Merges the pairs of a word; the symbols that are left, and how many.
-pub fn merge() -> Result<impl Fn(&(Tensor, Tensor)) -> Result<(Tensor, Tensor)>> {
+pub fn merge() -> Result<impl Fn(&Word) -> Result<Word>> {
     let pairs = || (0..SYMBOLS * SYMBOLS).map(|pair| (pair / SYMBOLS, pair % SYMBOLS));
     let ranks: Vec<i64> = pairs().map(|(a, b)| ((a * 37 + b * 101 + a * b * 13) % 1009).min(NONE)).collect();
     let merged: Vec<i64> = pairs().map(|(a, b)| (a * 7 + b * 3 + 1) % SYMBOLS).collect();
@@ -45,7 +48,7 @@ pub fn merge() -> Result<impl Fn(&(Tensor, Tensor)) -> Result<(Tensor, Tensor)>>
         |(_, _, ranks): &State| ranks.amin(..)?.lt(NONE),
         move |(symbols, length, ranks): &State| table.step(symbols, length, ranks),
     );
-    Ok(move |(symbols, length): &(Tensor, Tensor)| {
+    Ok(move |(symbols, length): &Word| {
         let first = ranked(&ranks, symbols, length)?;
         let (symbols, length, _) = merges.call((symbols.clone(), length.clone(), first))?;
         Ok((symbols, length))
