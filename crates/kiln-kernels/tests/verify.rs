@@ -5,7 +5,7 @@ use kiln_ir::decompose::decompose;
 use kiln_ir::examples::Random;
 use kiln_ir::generate::{self, symbol_value};
 use kiln_ir::{Graph, Op};
-use kiln_kernels::kernel::{Access, InstKind, KernelBody, RoutineBody};
+use kiln_kernels::kernel::{Access, InstKind, Kernel, KernelBody, RoutineBody, TurnBuffer};
 use kiln_kernels::verify::{self, Violation};
 use kiln_kernels::{BufferId, Error, InputLayout, Plan, Role, Schedule, ScheduleOptions, Step, plan, schedule};
 use std::collections::HashMap;
@@ -108,12 +108,35 @@ fn steps_in_another_order_are_refused() {
     assert!(tried > 300, "{tried}");
 }
 
-/// Whether a buffer is written in parts and read by a loop, whose places move from turn to turn: which parts it reads is not
-/// looked at.
+fn has_choices(kernel: &Kernel) -> bool {
+    let KernelBody::Repeat(body) = &kernel.body else { return false };
+    body.is_conditional || body.choice.is_some() || body.launches.iter().any(|launch| has_choices(&launch.kernel))
+}
+
+/// Whether a launch of a loop reads an argument of it.
+fn is_read(kernel: &Kernel, argument: usize) -> bool {
+    let KernelBody::Repeat(body) = &kernel.body else { return kernel.buffers[argument].access != Access::Write };
+    let is_it = |place: &TurnBuffer| match place {
+        TurnBuffer::Whole { buffer, .. } | TurnBuffer::Row { buffer, .. } => *buffer == argument,
+        TurnBuffer::Carried(at) => body.carried[*at].first == argument,
+        TurnBuffer::Next(_) => false,
+    };
+    body.launches.iter().any(|launch| {
+        let mut own = launch.args.iter().enumerate().filter(|(_, place)| is_it(&body.buffers[**place]));
+        own.any(|(number, _)| is_read(&launch.kernel, number))
+    })
+}
+
+/// Whether a buffer is written in parts and given to a loop that need not read all of them: one until a condition fails or a choice, which
+/// depend on data, or one whose body uses nothing of it.
 fn is_parts_of_loop(schedule: &Schedule, buffer: BufferId) -> bool {
     let writers = schedule.steps.iter().filter(|step| writes(step, buffer)).count();
     let mut readers = schedule.steps.iter().filter(|step| access(step, buffer, |access| access == Access::Read));
-    writers > 1 && readers.any(|step| matches!(step.kernel.body, KernelBody::Repeat(_)))
+    let may_not_read = |step: &Step| {
+        let own = |argument: usize| step.args[argument] == buffer && is_read(&step.kernel, argument);
+        has_choices(&step.kernel) || !(0..step.args.len()).any(own)
+    };
+    writers > 1 && readers.any(may_not_read)
 }
 
 /// Whether dropping a launch leaves something undone: it stores, at places known without data, what is returned or read.

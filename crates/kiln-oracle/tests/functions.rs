@@ -2,10 +2,13 @@
 
 use kiln_oracle::functions::{compare, generate, shrink};
 
+/// Seeds that failed once: symbols of data that are given up after a part ran, and more equations between them than rounds.
+const FAILED: [u64; 5] = [901_020_989, 901_023_894, 901_025_529, 903_006_367, 904_013_939];
+
 #[test]
 fn random_functions() {
     kiln::runtime::disk::set_store(None);
-    for seed in 0..300 {
+    for seed in (0..300).chain(FAILED) {
         let program = generate(seed);
         if let Err(difference) = compare(&program) {
             let small = shrink(program, &mut |program| compare(program).is_err());

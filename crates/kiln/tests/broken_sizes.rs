@@ -284,3 +284,31 @@ fn a_part_that_fails_runs_once() -> Result<()> {
     }
     Ok(())
 }
+
+/// Sizes of data are symbols until one has to be a number; what ran until then, a variable's new value among it, is not done again.
+#[test]
+fn a_changed_variable_where_symbols_are_given_up() -> Result<()> {
+    let weight = Var::new(&random(&[4], 1)).requires_grad(true);
+    let own = weight.clone();
+    let part = disable(|x: &Tensor| Ok(x.clone()));
+    let f = move |(x, y): &(Tensor, Tensor)| {
+        let some = y.index_select(0, &y.sum(-1)?.gt(0.0)?.nonzero()?.squeeze(1)?)?.sum(0)?;
+        let z = part.call(y)?;
+        own.add_assign(&some)?;
+        let more = z.add(z.size(0)?)?;
+        let now = own.get();
+        let again = part.call(&more)?;
+        y.gt(0.0)?.where_(x, &z)?.add(again)?.add(now)
+    };
+    let fast = compile(&f);
+    for turn in 0..6 {
+        let arguments = (random(&[2 + turn % 2, 4], 10 + turn as u64), random(&[2 + turn % 2, 4], 20 + turn as u64));
+        let before = weight.get();
+        let got = fast.call(&arguments)?;
+        let after = weight.get();
+        weight.set(&before)?;
+        assert_close(&got, &f(&arguments)?, &format!("turn {turn}"));
+        assert_close(&after, &weight.get(), &format!("the weight of turn {turn}"));
+    }
+    Ok(())
+}

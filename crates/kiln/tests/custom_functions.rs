@@ -344,3 +344,85 @@ fn functions_that_read_elements_are_parts_of_their_own() -> Result<()> {
     }
     Ok(())
 }
+
+/// Whether they are parts outside depends on the arguments that are on tapes: calls with others stay one graph.
+#[test]
+fn what_leaves_one_kind_of_call_is_one_graph_in_others() -> Result<()> {
+    let weight = Var::new(&random(&[4], 3)).requires_grad(true);
+    let own = weight.clone();
+    // The gradient of the weight is computed inside; that of `y`, if anybody wants one, leaves.
+    let step = move |(x, y): &(Tensor, Tensor)| -> Result<(Tensor, Tensor)> {
+        odd(x, &own.get())?.0.sum(..)?.backward()?;
+        Ok((odd(y, y)?.0, own.grad().expect("a gradient").mul(1.0)?))
+    };
+    let fast = compile_with(step.clone(), Options { fullgraph: true, ..Options::default() });
+    let (x, y) = (random(&[4], 4), random(&[4], 5));
+    let same = |y: &Tensor, what: &str| -> Result<()> {
+        let arguments = (x.clone(), y.clone());
+        weight.zero_grad();
+        let got = fast.call(&arguments)?;
+        weight.zero_grad();
+        let expected = step(&arguments)?;
+        assert_close(&got.0, &expected.0, what);
+        assert_close(&got.1, &expected.1, what);
+        Ok(())
+    };
+    same(&y, "before")?;
+    let programs = fast.stats().programs;
+    weight.zero_grad();
+    let left = fast.call(&(x.clone(), y.requires_grad()));
+    assert!(matches!(left, Err(kiln::Error::GraphBreak { .. })), "one graph cannot be");
+    same(&y, "after")?;
+    same(&random(&[4], 6), "after, once more")?;
+    assert_eq!((fast.stats().programs, fast.stats().breaks), (programs, 0), "{:?}", fast.stats());
+    Ok(())
+}
+
+#[test]
+fn an_operand_that_no_grad_gives_back_is_on_no_tape() -> Result<()> {
+    let outer = Var::new(&random(&[4], 11)).requires_grad(true);
+    let f = |x: &Tensor| kiln::no_grad(|| x.with_hook(|slope| slope.neg().map(Some)));
+    let fast = compile(f);
+    for turn in 0..3 {
+        let taped = random(&[4], turn).add(outer.get())?;
+        for x in [taped.detach(), taped.clone(), random(&[4], turn).requires_grad()] {
+            let (got, expected) = (fast.call(&x)?, f(&x)?);
+            assert_close(&got, &expected, "the elements");
+            assert_eq!((got.has_tape(), expected.has_tape()), (false, false), "turn {turn}");
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn gradients_of_gradients_inside_of_a_call_without_gradients() -> Result<()> {
+    // The square has the slope −2x by the hook, and that, through the hook again, the slope 2: so −2x + 2x is left of the product with x.
+    let slope = |x: &Tensor| {
+        kiln::grad(|x: &Tensor| x.with_hook(|slope| slope.neg().map(Some))?.square()?.sum(..))(x)?.mul(x)?.sum(..)
+    };
+    let curvature = |x: &Tensor| kiln::grad(slope)(x);
+    let (fast, x) = (compile(curvature), random(&[4], 1));
+    for _ in 0..2 {
+        let zeros = x.zeros_like()?;
+        assert_close(&curvature(&x)?, &zeros, "eager");
+        assert_close(&kiln::no_grad(|| curvature(&x))?, &zeros, "eager, in no_grad");
+        assert_close(&kiln::no_grad(|| fast.call(&x))?, &zeros, "in no_grad");
+        assert_close(&fast.call(&x)?, &zeros, "compiled");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_cotangent_of_another_shape_is_refused_and_of_another_dtype_is_cast() -> Result<()> {
+    let x = random(&[4], 1).requires_grad();
+    let slope = |hook: fn(&Tensor) -> Result<Option<Tensor>>| {
+        let y = x.with_hook(hook)?.square()?.sum(..)?;
+        Ok::<Tensor, kiln::Error>(y.gradients(&[&x])?.get(&x).expect("a slope").clone())
+    };
+    let refused = slope(|slope| slope.narrow(0, 0, 3).map(Some));
+    let Err(kiln::Error::ShapeMismatch { op, lhs, rhs, .. }) = refused else { panic!("{refused:?}") };
+    assert_eq!((op, lhs, rhs), ("with_hook", vec![4], vec![3]));
+    let cast = slope(|slope| slope.to_dtype(DType::F64).map(Some))?;
+    assert_close(&cast, &x.detach().mul(2.0)?, "the slope");
+    Ok(())
+}

@@ -289,3 +289,25 @@ fn integers_stay_integers() -> Result<()> {
     assert_eq!(x.nansum(..)?.item::<i64>()?, 3);
     Ok(())
 }
+
+/// The tangent's shape is compared without reading sizes, which symbols of data would be given up for.
+#[test]
+fn a_derivative_along_a_direction_after_a_size_of_data() -> Result<()> {
+    let part = kiln::disable(|x: &Tensor| Ok(x.clone()));
+    let f = move |x: &Tensor| {
+        let some = x.index_select(0, &x.sum(-1)?.gt(0.0)?.nonzero()?.squeeze(1)?)?.sum(0)?;
+        let y = part.call(x)?;
+        let (value, change) = kiln::jvp(|y: &Tensor| y.square(), &y, &y.add(1.0)?.detach())?;
+        value.add(change)?.sum(0)?.add(some)
+    };
+    let fast = kiln::compile(&f);
+    for rows in [1, 2, 3, 2, 4] {
+        let x =
+            kiln::Generator::new(rows as u64).randn((rows, 3), kiln::DType::F32, kiln::Device::Cpu)?.requires_grad();
+        let (got, expected) = (fast.call(&x)?, f(&x)?);
+        for (a, b) in got.to_vec::<f32>()?.iter().zip(expected.to_vec::<f32>()?) {
+            assert!((a - b).abs() < 1e-4, "{a} and {b}");
+        }
+    }
+    Ok(())
+}

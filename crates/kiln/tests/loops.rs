@@ -515,3 +515,31 @@ fn products_with_what_a_loop_does_not_change() -> Result<()> {
     }
     Ok(())
 }
+
+/// Outside of compiled functions a bounded loop is the same op: gradients, their tapes, and what is left of turns beyond the bound.
+#[test]
+fn a_bounded_loop_means_the_same_outside_of_compiled_functions() -> Result<()> {
+    let square = || while_loop(|x: &Tensor| x.amax(..)?.lt(10.0), |x: &Tensor| x.mul(x)).bounded(3);
+    let (eager, inside) = (square(), square());
+    let fast = compile(move |x: &Tensor| inside.call(x.clone()));
+    // No turn, some, and more than three.
+    for first in [11f32, 4.0, 2.0, 1.01] {
+        let x = Tensor::new([first, 1.0], Device::Cpu)?.requires_grad();
+        let (a, b) = (eager.call(x.clone())?, fast.call(&x)?);
+        let text = |y: &Tensor| y.to_vec::<f32>().map(|y| format!("{y:?}"));
+        assert_eq!(text(&a)?, text(&b)?, "{first}");
+        assert_eq!(a.to_vec::<f32>()?[0].is_nan(), first < 1.1, "{first}");
+        let slope = |y: &Tensor| -> Result<Tensor> {
+            Ok(y.sum(..)?.gradients_on_tape(&[&x])?.get(&x).expect("a slope").clone())
+        };
+        let (own, compiled) = (slope(&a)?, slope(&b)?);
+        assert_eq!(text(&own)?, text(&compiled)?, "{first}");
+        assert_eq!((own.has_tape(), compiled.has_tape()), (true, true), "{first}");
+        let unbounded = no_grad(|| eager.call(x.clone()))?;
+        assert!(
+            unbounded.to_vec::<f32>()?[0] >= 10.0 && !unbounded.has_tape(),
+            "without gradients the bound says nothing"
+        );
+    }
+    Ok(())
+}

@@ -1,13 +1,13 @@
 //! `kiln bench control`: functions that are no straight line of operations. A sample is one pass over all arguments of a case, which
 //! differ in sizes or data; what is compiled on the way is counted by itself.
 
-use super::beam;
 use super::clock::{Timing, seconds, together};
 use super::outputs::Outputs;
 use super::peer::TorchPeer;
 use super::record::{Record, Subject};
 use super::turns::{self, Own};
 use super::{Arguments, Outcome};
+use super::{beam, merges};
 use kiln::nn::{Forward, Gru, Lstm};
 use kiln::{Bundle, DType, Device, Generator, Options, Result, Stats, Tensor, compile_with};
 use serde_json::json;
@@ -140,6 +140,10 @@ pub fn run(arguments: &Arguments, outputs: &mut Outputs, mut peer: Option<TorchP
         let data = (0..64).map(|n| Tensor::new([n % beam::WORDS], Device::Cpu)).collect::<Result<Vec<_>>>()?;
         let search = beam::search(&randn(&[beam::WORDS as usize, beam::WORDS as usize], 900)?)?;
         add(measure("beam search", search, &data, peer.as_mut(), arguments))?;
+    }
+    if wanted("byte-pair merges") {
+        let merge = merges::merge()?;
+        add(measure("byte-pair merges", merge, &merges::words(64)?, peer.as_mut(), arguments))?;
     }
     if wanted("LSTM, 300 lengths") {
         let layer = Lstm::new(32, 64, 1)?;

@@ -18,6 +18,7 @@ mod language;
 mod launches;
 mod llm;
 mod machine;
+mod merges;
 mod never_slower;
 mod outputs;
 mod peer;

@@ -68,6 +68,18 @@ def beam_search(word, table, beams=4, longest=24):
     return sentences, scores
 
 
+def byte_pairs(symbols, length, ranks, merged, none=300):
+    places = torch.arange(symbols.shape[0])
+    while True:
+        behind = symbols.roll(-1)
+        pairs = symbols * 64 + behind
+        rank, place = torch.where(places + 1 < length, ranks[pairs], none).min(0)
+        if (rank >= none).item():
+            return symbols, length
+        rest = torch.where(places == place, merged[pairs], behind)
+        symbols, length = torch.where(places < place, symbols, rest), length - 1
+
+
 def case(name):
     if name == "break, 300 sizes":
         return broken, [(randn((n, 64), n),) for n in range(2, 302)]
@@ -87,6 +99,13 @@ def case(name):
     if name == "beam search":
         table = randn((64, 64), 900) * 2.0
         return (lambda word: beam_search(word, table)), [(torch.tensor([n % 64]),) for n in range(64)]
+    if name == "byte-pair merges":
+        a, b = torch.arange(64)[:, None], torch.arange(64)[None]
+        ranks = ((a * 37 + b * 101 + a * b * 13) % 1009).clamp(max=300).flatten()
+        merged = ((a * 7 + b * 3 + 1) % 64).flatten()
+        place = torch.arange(48)
+        words = [((n * 31 + place * (place * 7 + n * 5)) % 64, torch.tensor(16 + n % 33)) for n in range(64)]
+        return (lambda symbols, length: byte_pairs(symbols, length, ranks, merged)), words
     if name in ("LSTM, 300 lengths", "GRU, 300 lengths"):
         layer = (torch.nn.LSTM if name.startswith("LSTM") else torch.nn.GRU)(32, 64, batch_first=True)
         return (lambda x: layer(x)[0]), [(randn((8, n, 32), n),) for n in range(1, 301, 3)]

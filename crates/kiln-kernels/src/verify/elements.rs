@@ -4,6 +4,7 @@
 //! Launches that touch very many elements are taken at their word.
 
 use super::places::{Condition, Env, Touch};
+use super::turns::{self, TurnLoad};
 use super::{Launch, Violation};
 use crate::hash::FastMap;
 use crate::kernel::{Access, Axis, BodyView, Domain, Inst, Kernel, KernelBody, RoutineBody};
@@ -39,19 +40,24 @@ pub(super) fn verify(schedule: &Schedule, size: &dyn Fn(Symbol) -> Option<i64>) 
     for (at, step) in schedule.steps.iter().enumerate() {
         let values = step.kernel.sizes.iter().zip(&step.sizes).map(|(&s, value)| Some((s, value.eval(size)?)));
         let env = values.collect::<Option<Vec<_>>>().map(Env);
-        let touches = env.and_then(|env| touches(step, &env)).filter(|touches| shadow.affords(touches));
-        match touches {
+        let count = |touches: &Vec<Touch>| touches.iter().fold(0i64, |n, touch| n.saturating_add(touch.count()));
+        let all = env.as_ref().and_then(|env| touches(&step.kernel, env));
+        match all.filter(|touches| shadow.affords(count(touches))) {
             Some(touches) => shadow.launch(at, step, &touches)?,
-            None => shadow.skip(step),
+            None => {
+                let loads = env.as_ref().map(|env| turns::loads(&step.kernel, env)).unwrap_or_default();
+                shadow.turns(at, step, &loads)?;
+                shadow.skip(step);
+            }
         }
     }
     shadow.outputs()
 }
 
 /// What a launch touches: loads, then stores; `None` where some size has no value.
-fn touches(step: &Step, env: &Env) -> Option<Vec<Touch>> {
+pub(super) fn touches(kernel: &Kernel, env: &Env) -> Option<Vec<Touch>> {
     let mut all = Vec::new();
-    step.kernel.bodies().iter().try_for_each(|body| touches_of(&step.kernel, body, env, &mut all))?;
+    kernel.bodies().iter().try_for_each(|body| touches_of(kernel, body, env, &mut all))?;
     Some(all)
 }
 
@@ -134,10 +140,16 @@ fn touches_of(kernel: &Kernel, body: &KernelBody, env: &Env, all: &mut Vec<Touch
             touch.condition = Condition::Unknown;
             all.push(touch);
         }
-        // Places that move from turn to turn.
+        // Places that move from turn to turn: see `turns`.
         KernelBody::Repeat(_) | KernelBody::Parallel(_) => return None,
     }
     Some(())
+}
+
+/// Whether a launch reads what a buffer had before all of them.
+fn is_initial(step: &Step, buffer: BufferId) -> bool {
+    let mut reads = step.reads.iter().filter(|read| read.buffer == buffer).peekable();
+    reads.peek().is_some() && reads.all(|read| read.initial)
 }
 
 struct Shadow<'a> {
@@ -148,11 +160,22 @@ struct Shadow<'a> {
 }
 
 impl Shadow<'_> {
-    fn affords(&mut self, touches: &[Touch]) -> bool {
-        let count = touches.iter().fold(0i64, |n, touch| n.saturating_add(touch.count()));
+    fn affords(&mut self, count: i64) -> bool {
         let affordable = count <= MOST_IN_LAUNCH && count <= self.left;
         self.left -= if affordable { count } else { 0 };
         affordable
+    }
+
+    /// What a loop reads of what it is given. Launches of a turn that touch very many elements are taken at their word.
+    fn turns(&mut self, at: usize, step: &Step, loads: &[TurnLoad]) -> Result<(), Violation> {
+        for load in loads {
+            let buffer = *step.args.get(load.buffer).ok_or(self.arguments(at, step))?;
+            if self.affords(load.count()) {
+                let old = is_initial(step, buffer);
+                load.each(&mut |element| self.load(at, buffer, element, old))?;
+            }
+        }
+        Ok(())
     }
 
     /// A launch that is not looked at: what it writes is all there afterwards.
@@ -171,8 +194,7 @@ impl Shadow<'_> {
         for touch in touches.iter().filter(|touch| !touch.store) {
             let buffer = *step.args.get(touch.buffer).ok_or(self.arguments(at, step))?;
             let shared = stored.iter().any(|&number| step.args.get(number) == Some(&buffer));
-            let mut reads = step.reads.iter().filter(|read| read.buffer == buffer).peekable();
-            let old = reads.peek().is_some() && reads.all(|read| read.initial);
+            let old = is_initial(step, buffer);
             touch.each(&mut |iteration, element, sure| {
                 if !sure {
                     return Ok(());

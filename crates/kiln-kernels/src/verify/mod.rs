@@ -13,6 +13,7 @@ mod kernel;
 mod order;
 mod places;
 mod plan;
+mod turns;
 
 pub use kernel::{KernelViolation, Location, Part, Rule};
 pub use order::order;

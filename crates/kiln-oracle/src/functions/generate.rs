@@ -181,7 +181,7 @@ impl Make {
     }
 
     fn expression(&mut self) -> Expression {
-        match self.below(26) {
+        match self.below(27) {
             0..5 => Expression::Unary(self.unary(), self.place()),
             5..13 => {
                 let op = [Binary::Add, Binary::Sub, Binary::Mul, Binary::Mul, Binary::Max][self.below(5)];
@@ -210,24 +210,31 @@ impl Make {
             22 => Expression::Scaled(self.place(), self.place()),
             23 => Expression::Selected(self.place(), self.place()),
             24 => Expression::Rows(self.place(), self.place()),
+            26 => {
+                let count = if self.parts > 0 { 1 } else { 1 + self.below(3) };
+                Expression::Jvp(self.place(), (0..count).map(|_| self.unary()).collect())
+            }
             // Each is compiled anew.
             25 if self.chance(0.2) => Expression::Scan(self.place()),
             25 if self.chance(0.8) => {
                 let turns = self.below(4);
                 let kinds = [
                     LoopKind::Map,
+                    LoopKind::Vmap,
                     LoopKind::While(turns),
                     LoopKind::Chosen,
                     LoopKind::Within,
                     LoopKind::Nested(turns),
                 ];
                 let kind = kinds[self.below(kinds.len())];
-                // As with `cond`: of all or of none the gradient depends on the value.
+                // As with `cond`: of all or of none the gradient depends on the value. The last of each makes a loop run turn by turn, as a
+                // part of its own, which a side of `cond` cannot be.
                 let ops = match self.chance(0.5) {
-                    true => [Unary::Neg, Unary::Double, Unary::Next, Unary::Product, Unary::Flip],
-                    false => [Unary::Abs, Unary::Relu, Unary::Square, Unary::Square, Unary::Abs],
+                    true => [Unary::Neg, Unary::Double, Unary::Next, Unary::Product, Unary::Flip, Unary::Hook],
+                    false => [Unary::Abs, Unary::Relu, Unary::Square, Unary::Square, Unary::Abs, Unary::Own],
                 };
-                let chain = (0..1 + self.below(3)).map(|_| ops[self.below(ops.len())]).collect();
+                let count = if kind == LoopKind::Within { ops.len() - 1 } else { ops.len() };
+                let chain = (0..1 + self.below(3)).map(|_| ops[self.below(count)]).collect();
                 Expression::Loop(kind, self.place(), chain)
             }
             25 => Expression::Unary(self.unary(), self.place()),

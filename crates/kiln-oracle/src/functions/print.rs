@@ -190,6 +190,11 @@ fn expression(expression: &Expression, names: &Names) -> String {
                 false => format!("{slope}({})?", of(place)),
             }
         }
+        Expression::Jvp(place, chain) => {
+            let chain = chain.iter().fold("v".to_owned(), |inner, op| unary(*op, &inner));
+            let x = of(place);
+            format!("sum_of_both(jvp(|v| {chain}, {x}, ({x} + 1)?.detach())?)?.clamp(-8, 8)?")
+        }
         Expression::Gradients(from, by, on_tape) => {
             let name = if *on_tape { "gradients_on_tape" } else { "gradients" };
             let by = of(by);

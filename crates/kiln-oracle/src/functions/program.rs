@@ -170,6 +170,8 @@ pub enum Expression {
     Cond(ValueNumber, ValueNumber, Unary, Unary),
     /// The gradient of the sum of a chain of operations, by [`kiln::grad`]; twice, if said so.
     GradOf(ValueNumber, Vec<Unary>, bool),
+    /// A chain of operations and its derivative along the value plus one, by [`kiln::jvp`], added up and clamped.
+    Jvp(ValueNumber, Vec<Unary>),
     /// The gradient of the sum of a value by another, or zeros; on the tape, if said so.
     Gradients(ValueNumber, ValueNumber, bool),
 }
@@ -179,6 +181,8 @@ pub enum Expression {
 pub enum LoopKind {
     /// [`kiln::map`] over the rows.
     Map,
+    /// [`kiln::vmap`] over the rows.
+    Vmap,
     /// [`kiln::while_loop`] of so many turns on one row.
     While(usize),
     /// [`kiln::scan`] over the rows, with a [`kiln::cond`] in its body.

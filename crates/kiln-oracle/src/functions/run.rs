@@ -4,7 +4,7 @@ use super::program::{Binary, Block, Call, Expression, LoopKind, Program, Stateme
 use kiln::optim::{Optimizer, Sgd, SgdConfig};
 use kiln::{
     Compiled, DType, Device, Forward, Generator, Options, Result, Setting, Tensor, Var, apply, cond, disable, grad,
-    no_grad, scan, while_loop,
+    jvp, no_grad, scan, while_loop,
 };
 use kiln_ir::Source;
 use kiln_ir::examples::Random;
@@ -295,6 +295,12 @@ impl Scope<'_> {
                     false => slope(&self.value(*place)),
                 }
             }
+            Expression::Jvp(place, chain) => {
+                let x = self.value(*place);
+                let f = |x: &Tensor| chain.iter().try_fold(x.clone(), |x, op| unary(world, *op, &x));
+                let (value, change) = jvp(f, &x, &x.add(1.0)?.detach())?;
+                value.add(change)?.clamp(-MOST, MOST)
+            }
             Expression::Gradients(of, by, on_tape) => {
                 let (of, by) = (self.sum(*of)?, self.value(*by));
                 let found = if *on_tape { of.gradients_on_tape(&[&by])? } else { of.gradients(&[&by])? };
@@ -339,6 +345,7 @@ fn loops(kind: LoopKind, x: Tensor, chain: &[Unary], matrix: &Arc<Tensor>, dtype
     };
     match kind {
         LoopKind::Map => kiln::map(move |row: &Tensor| all(row)).call(x)?.sum(0),
+        LoopKind::Vmap => kiln::vmap(move |row: &Tensor| all(row)).call(x)?.sum(0),
         LoopKind::While(count) => turns(count, chain)(x.select(0, 0)?),
         LoopKind::Chosen => {
             let chosen = scan(move |(state, row): &(Tensor, Tensor)| {

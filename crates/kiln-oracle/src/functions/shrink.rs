@@ -137,11 +137,15 @@ fn expressions(expression: &Expression) -> Vec<Expression> {
             let less = match kind {
                 LoopKind::While(turns) if *turns > 0 => Some(LoopKind::While(turns - 1)),
                 LoopKind::Nested(turns) if *turns > 0 => Some(LoopKind::Nested(turns - 1)),
-                LoopKind::Chosen | LoopKind::Within => Some(LoopKind::Map),
+                LoopKind::Chosen | LoopKind::Within | LoopKind::Vmap => Some(LoopKind::Map),
                 _ => None,
             };
             let less = less.map(|kind| Expression::Loop(kind, *place, chain.clone()));
             shorter.chain(less).chain([Expression::Unary(chain[0], *place)]).collect()
+        }
+        Expression::Jvp(place, chain) => {
+            let shorter = (1..chain.len()).map(|count| Expression::Jvp(*place, chain[..count].to_vec()));
+            shorter.chain([Expression::GradOf(*place, chain.clone(), false)]).collect()
         }
         Expression::Gradients(of, by, true) => vec![Expression::Gradients(*of, *by, false)],
         _ => Vec::new(),

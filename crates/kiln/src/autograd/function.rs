@@ -3,7 +3,7 @@
 use crate::tensor::tape::{self, CustomGradient, Edges, Node, Tape};
 use crate::tensor::tracer;
 use crate::{Error, Result, Tensor};
-use kiln_ir::Source;
+use kiln_ir::{Source, TensorType};
 use kiln_passes::is_differentiable;
 use std::sync::Arc;
 
@@ -49,7 +49,7 @@ pub trait Function: Send + Sync + 'static {
     /// Computes the results; nothing in here is on a tape.
     fn forward(&self, operands: &[Tensor]) -> Result<Forward>;
 
-    /// Returns a cotangent for each operand, or `None` for one that the results do not depend on, given what `forward` saved and the
+    /// Returns a cotangent for each operand, of its shape, or `None` for one that the results do not depend on, given what `forward` saved and the
     /// cotangents of the results; one that is `None` is zero.
     fn backward(&self, saved: &[Tensor], cotangents: &[Option<Tensor>]) -> Result<Vec<Option<Tensor>>>;
 }
@@ -94,7 +94,10 @@ fn here(function: Arc<dyn Function>, operands: &[&Tensor], is_recorded: bool, at
     let forward = || tape::with_enabled(false, || function.forward(&plain));
     let Forward { results, saved } = if is_recorded { tracer::in_function(at, forward)? } else { forward()? };
     if !tape::is_recorded(operands) {
-        return Ok(results);
+        // An operand as it is: where the captured function is called, that is on the tape of the argument that it may be.
+        let is_operand = |result: &Tensor| result.is_traced() && plain.iter().any(|operand| operand.same(result));
+        let own = |result: Tensor| if is_operand(&result) { tracer::cut(&result, at) } else { result };
+        return Ok(results.into_iter().map(own).collect());
     }
     let edges: Edges = operands.iter().map(|t| tape::edge(t)).collect();
     if edges.iter().all(Option::is_none) {
@@ -111,7 +114,7 @@ fn here(function: Arc<dyn Function>, operands: &[&Tensor], is_recorded: bool, at
         true => tracer::function_results(&plain, results, at)?,
         false => results,
     };
-    let (operands, count) = (operands.len(), results.len());
+    let (operands, count) = (operands.iter().map(|t| t.ty()).collect(), results.len());
     let applied = Applied { function, saved, operands, results: count, is_recorded, at: at.clone() };
     let place = Tape::of_custom(Box::new(applied), edges);
     let put = |(number, result): (usize, Tensor)| match is_differentiable(result.dtype()) {
@@ -133,11 +136,26 @@ enum Saved {
 struct Applied {
     function: Arc<dyn Function>,
     saved: Vec<Saved>,
-    operands: usize,
+    /// The types of the operands, which cotangents of them have.
+    operands: Vec<TensorType>,
     results: usize,
     /// Whether it is part of a graph.
     is_recorded: bool,
     at: Source,
+}
+
+impl Applied {
+    /// A cotangent in its operand's dtype; one of another shape is refused, before something far from here does so.
+    fn cotangent(&self, operand: &TensorType, given: Tensor) -> Result<Tensor> {
+        let (op, at) = (self.function.name(), self.at.clone());
+        // Sizes that are symbols may be the same in another form.
+        if let (Some(lhs), Some(rhs)) = (operand.fixed_shape(), given.ty().fixed_shape())
+            && lhs != rhs
+        {
+            return Err(Error::ShapeMismatch { op, lhs, rhs, sizes: None, at });
+        }
+        if given.dtype() == operand.dtype { Ok(given) } else { given.to_dtype(operand.dtype) }
+    }
 }
 
 impl CustomGradient for Applied {
@@ -164,13 +182,14 @@ impl CustomGradient for Applied {
             true => tracer::in_function(&self.at, backward)?,
             false => backward()?,
         };
-        if given.len() != self.operands {
+        if given.len() != self.operands.len() {
             let (op, name, expected) =
                 (self.function.name(), "backward", "it has to give a cotangent for each operand");
             let value = given.len().into();
             return Err(Error::BadArgument { op, name, value, expected, at: self.at.clone() });
         }
-        Ok(given)
+        let given = given.into_iter().zip(&self.operands);
+        given.map(|(given, operand)| given.map(|given| self.cotangent(operand, given)).transpose()).collect()
     }
 }
 

@@ -175,7 +175,8 @@ impl Tensor {
         if seed.dtype() != self.dtype() {
             return Err(Error::DTypeMismatch { op, lhs: self.dtype(), rhs: seed.dtype(), at: at.clone() });
         }
-        if seed.shape() != self.shape() {
+        // Whoever looks at a shape decides by it: the same expressions need no look.
+        if seed.ty() != self.ty() && seed.shape() != self.shape() {
             let (lhs, rhs) = (self.shape().to_vec(), seed.shape().to_vec());
             return Err(Error::ShapeMismatch { op, lhs, rhs, sizes: None, at: at.clone() });
         }

@@ -83,7 +83,7 @@ fn here(op: &'static str, operands: &[&Tensor], compute: &Compute, at: &Source) 
     };
     let refused = |i: usize| {
         move |expected| {
-            let (name, value) = ("matrix", i.into());
+            let (name, value) = ("matrix number", i.into());
             Error::BadArgument { op, name, value, expected, at: at.clone() }
         }
     };

@@ -4,11 +4,10 @@
 //! is not part of a graph (it reads elements, stops gradients), both sides are computed and the results selected.
 
 use super::compiled::tensors_of;
-use super::loops::{has_bounds, has_conditional_loops, record_body, with_bounds};
+use super::loops::{carries_gradients, has_bounds, has_conditional_loops, record_body, with_bounds};
 use super::with_session;
 use crate::tensor::bundle::{Bundle, Leaf, leaves_of};
 use crate::tensor::eager::{self, Operation};
-use crate::tensor::tape;
 use crate::tensor::tracer::is_active;
 use crate::{DType, Error, Result, Tensor};
 use kiln_ir::build::{Emit, GraphBuilder};
@@ -120,7 +119,7 @@ fn record<R: Bundle>(
         return Ok(Ok(left));
     }
     let has_loops = [branches.then(), branches.otherwise()].into_iter().any(has_conditional_loops);
-    if has_loops && tape::is_recorded(&given.iter().collect::<Vec<_>>()) {
+    if has_loops && carries_gradients(&given.iter().collect::<Vec<_>>(), at)? {
         return match has_bounds(at)? {
             true => Ok(Err("gradients go through a loop without a bound")),
             false => with_bounds(at, || record(predicate, then, otherwise, at)),

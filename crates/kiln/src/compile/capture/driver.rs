@@ -3,6 +3,7 @@
 
 use super::code::Code;
 use super::dynamic::{SizeHome, SlotSizes, bind};
+use super::guard;
 use super::options::Dynamic;
 use super::recording::{Break, FUNCTION_READS};
 use super::segment::{InputSource, Segment, SegmentGraph};
@@ -69,7 +70,8 @@ pub(super) struct Driver {
 /// Where a recording has functions with gradients of their own: in its graphs, or in parts of their own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct OwnGradients {
-    /// Whether they are parts where gradients are recorded outside. Where none are, nobody asks a graph for theirs.
+    /// Whether they are parts where gradients are recorded outside, for calls with the same arguments on tapes. Where none are recorded,
+    /// nobody asks a graph for theirs.
     pub(super) are_outside: bool,
     /// How many of the lines are known whose functions read elements: these are parts in any case.
     pub(super) reading: usize,
@@ -99,10 +101,10 @@ pub(super) struct Ran {
 impl Driver {
     /// For a call that did nothing yet.
     pub(super) fn new(segment_compiler: Arc<SegmentCompiler>, arguments: &[&Tensor], layouts: Arguments) -> Driver {
-        let arguments = arguments.iter().map(|&tensor| tensor.clone()).collect();
+        let arguments: Vec<Tensor> = arguments.iter().map(|&tensor| tensor.clone()).collect();
         let (slots, outside, produced) = (Scratch::new(), Vec::new(), Vec::new());
         let may_have_symbols = segment_compiler.options().dynamic != Dynamic::Static;
-        let functions = segment_compiler.functions();
+        let functions = segment_compiler.functions(&guard::taped(&arguments));
         Driver {
             segment_compiler,
             arguments,
@@ -401,9 +403,10 @@ impl Driver {
 
     /// Goes on where a capture was refused, with such functions as parts of their own: in what ran already they are what they were.
     pub(super) fn with_functions_outside(self, refused: &Break) -> Driver {
+        let taped = self.taped();
         match refused.what {
             FUNCTION_READS => self.segment_compiler.note_reading(&refused.at),
-            _ => self.segment_compiler.put_functions_outside(),
+            _ => self.segment_compiler.put_functions_outside(&taped),
         }
         let driver = self.going_on();
         // What was only asked is asked again: a segment may have begun before it. What a part gave besides elements is known once.
@@ -416,12 +419,17 @@ impl Driver {
         let mut done = driver.done;
         done.truncate(ran);
         let functions = match ran {
-            0 => driver.segment_compiler.functions(),
+            0 => driver.segment_compiler.functions(&taped),
             _ => OwnGradients { until: Some(ran), ..driver.functions },
         };
         let (kept, of_program) = (ran, driver.of_program.min(ran));
         let driver = Driver { done, kept, of_program, functions, has_left_program: true, ..driver };
         driver.without_symbols()
+    }
+
+    /// The arguments, by number, that are on tapes.
+    pub(super) fn taped(&self) -> Vec<usize> {
+        guard::taped(&self.arguments)
     }
 
     /// How many of its steps are of a program, and whether it went another way than the program before that was over.

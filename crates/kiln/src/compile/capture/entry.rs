@@ -73,6 +73,15 @@ impl<R> Entry<R> {
         }
     }
 
+    /// The arguments, by number, that are on tapes.
+    pub(super) fn taped(&self) -> Vec<usize> {
+        let tensors = self.guards.iter().filter_map(|guard| match guard {
+            Guard::Tensor(guard) => Some(guard.taped),
+            _ => None,
+        });
+        tensors.enumerate().filter(|(_, taped)| *taped).map(|(number, _)| number).collect()
+    }
+
     /// Whether what is captured at a call is for all sizes that the program is for.
     pub(super) fn may_grow(&self) -> bool {
         self.sizes.is_fixed() || self.plan.is_some()

@@ -176,6 +176,11 @@ pub(super) fn is_taped(tensor: &Tensor) -> bool {
     tensor.tape().is_some() && is_differentiable(tensor.dtype())
 }
 
+/// The arguments, by number, that gradients are wanted of outside.
+pub(super) fn taped<'a>(tensors: impl IntoIterator<Item = &'a Tensor>) -> Vec<usize> {
+    tensors.into_iter().enumerate().filter(|(_, tensor)| is_taped(tensor)).map(|(number, _)| number).collect()
+}
+
 /// Which arguments are on the same tape: for each that is on one the first that is on it. Empty for fewer than two.
 pub(super) fn shared_tapes(leaves: &[Leaf<'_>]) -> Scratch<usize> {
     let taped = || {

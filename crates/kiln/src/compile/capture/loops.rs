@@ -1,5 +1,5 @@
-//! Loops whose body is captured once, whatever the number of turns: [`scan`] over the first axis of tensors, [`while_loop`] until a
-//! condition fails.
+//! Loops whose body is captured once, whatever the number of turns: [`scan`] over the first axis of tensors. Loops until a condition fails are
+//! in `while_loop`.
 //!
 //! ```text
 //!  op          … ─▶ loop { body } ─▶ …                             an op of the graph: one program, whatever the number of turns
@@ -13,13 +13,12 @@
 //! part.
 
 use super::compiled::{Compiled, compile, tensors_of};
-use super::cond::cond;
 use super::disable::{Disabled, disable};
 use super::with_session;
 use crate::tensor::bundle::{Bundle, Leaf, leaves_of};
 use crate::tensor::eager::{self, Operation};
-use crate::tensor::tape;
-use crate::tensor::tracer::is_active;
+use crate::tensor::tape::{self, Switch};
+use crate::tensor::tracer::{self, is_active};
 use crate::{DType, Device, Error, Result, Tensor};
 use kiln_ir::build::{Emit, GraphBuilder};
 use kiln_ir::{Dim, Graph, NodeId, Op, Region, Source, TensorType};
@@ -28,9 +27,9 @@ use kiln_runtime::event::{self, Category, Event};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 
-type Body<A, R> = Box<dyn Fn(&A) -> Result<R> + Send + Sync>;
-type CompiledBody<A, R> = Compiled<Body<A, R>, A, R>;
-type Part<A, R> = Disabled<Body<A, R>, A, R>;
+pub(super) type Body<A, R> = Box<dyn Fn(&A) -> Result<R> + Send + Sync>;
+pub(super) type CompiledBody<A, R> = Compiled<Body<A, R>, A, R>;
+pub(super) type Part<A, R> = Disabled<Body<A, R>, A, R>;
 /// A turn of a loop, of tensors alone; gives nothing where it cannot be one of a graph.
 pub(crate) type Turn<'a> = &'a mut dyn FnMut(&[Tensor]) -> Result<Option<Vec<Tensor>>>;
 
@@ -232,7 +231,7 @@ pub(crate) fn record_loop(
     if !operands.iter().all(is_here) {
         return Ok(None);
     }
-    if tape::is_recorded(&operands) && has_conditional_loops(&graph) {
+    if has_conditional_loops(&graph) && carries_gradients(&operands, at)? {
         return match has_bounds(at)? {
             true => Ok(None),
             false => with_bounds(at, || record_loop(carried, over, reverse, body, at)),
@@ -245,6 +244,14 @@ pub(crate) fn record_loop(
     };
     let op = Op::Loop { region: region.clone(), result: 0 };
     eager::run(Operation::Op(&op), &operands, device, &write, at).map(Some)
+}
+
+/// Whether gradients go through an operation on these operands, here or, where that is what the caller decides, outside.
+pub(super) fn carries_gradients(operands: &[&Tensor], at: &Source) -> Result<bool> {
+    if !tape::is_recorded(operands) {
+        return Ok(false);
+    }
+    if tape::switch() == Switch::AsCaller { tracer::is_recorded(at) } else { Ok(true) }
 }
 
 /// Records bodies through which gradients go: each loop until a condition fails is one of as many turns as its bound says. Whether they do
@@ -433,200 +440,6 @@ fn stack(rows: &[&Tensor], at: &Source) -> Result<Tensor> {
     Tensor::from_bytes_at(&bytes, shape, first.dtype(), first.device(), at)
 }
 
-/// A loop until a condition fails. See [`while_loop`].
-pub struct WhileLoop<C> {
-    part: Part<C, C>,
-    first: Arc<CompiledBody<C, Tensor>>,
-    body: Arc<CompiledBody<C, (C, Tensor)>>,
-    /// The most turns that gradients go through as an op.
-    bound: Option<usize>,
-}
-
-/// Makes a loop: `body` turns what is carried into what is carried on, as long as `condition`, a bool tensor of one element, is true.
-/// Inside of a compiled function it is an op of the graph, with gradients if the number of its turns is [bounded](WhileLoop::bounded); elsewhere
-/// body and condition are compiled once, together.
-///
-/// ```
-/// use kiln::{Device, Tensor};
-/// let halve = kiln::while_loop(|x: &Tensor| x.amax(..)?.gt(1.0), |x: &Tensor| x.mul(0.5));
-/// let fast = kiln::compile(move |x: &Tensor| halve.call(x.abs()?)?.neg());
-/// assert_eq!(fast.call(&Tensor::new([-8f32, 3.0], Device::Cpu)?)?.to_vec::<f32>()?, [-1.0, -0.375]);
-/// assert_eq!(fast.call(&Tensor::new([0.5f32, 0.25], Device::Cpu)?)?.to_vec::<f32>()?, [-0.5, -0.25]);
-/// assert_eq!((fast.stats().compiles, fast.stats().breaks), (1, 0));
-/// # Ok::<(), kiln::Error>(())
-/// ```
-pub fn while_loop<C, F, G>(condition: F, body: G) -> WhileLoop<C>
-where
-    F: Fn(&C) -> Result<Tensor> + Send + Sync + 'static,
-    G: Fn(&C) -> Result<C> + Send + Sync + 'static,
-    C: Bundle + Send + Sync + 'static,
-{
-    let condition = Arc::new(condition);
-    let first: Body<C, Tensor> = Box::new({
-        let condition = condition.clone();
-        move |carried| condition(carried)
-    });
-    let first = Arc::new(compile(first));
-    let turn: Body<C, (C, Tensor)> = Box::new(move |carried| {
-        let next = body(carried)?;
-        let goes_on = condition(&next)?;
-        Ok((next, goes_on))
-    });
-    let body = Arc::new(compile(turn));
-    let (begin, own) = (first.clone(), body.clone());
-    let part: Body<C, C> = Box::new(move |carried| {
-        let mut now = carried.map_tensors(&mut |tensor| tensor.clone());
-        let mut goes_on = begin.call(&now)?;
-        while goes_on.item::<bool>()? {
-            (now, goes_on) = own.call(&now)?;
-        }
-        Ok(now)
-    });
-    WhileLoop { part: disable(part), first, body, bound: None }
-}
-
-impl<C: Bundle + Send + Sync + 'static> WhileLoop<C> {
-    /// The same loop as an op of the graph where gradients go through it, too. What each of at most so many turns finds is saved for them:
-    /// memory for all of these turns is there at every call. Where gradients go through it in a compiled function and it has not ended after so
-    /// many turns, its floats are NaN, and what is no float is that of the last turn within the bound. Without gradients the bound says nothing.
-    ///
-    /// ```
-    /// use kiln::{Device, Tensor, Var};
-    /// let halve = kiln::while_loop(|x: &Tensor| x.amax(..)?.gt(1.0), |x: &Tensor| x.mul(0.5)).bounded(16);
-    /// let x = Var::new(&Tensor::new([8f32, 3.0], Device::Cpu)?).requires_grad(true);
-    /// let own = x.clone();
-    /// let step = kiln::compile(move |scale: &Tensor| halve.call(own.get().mul(scale)?)?.sum(..)?.backward());
-    /// step.call(&Tensor::new(1f32, Device::Cpu)?)?;
-    /// assert_eq!(x.grad().expect("a gradient").to_vec::<f32>()?, [0.125, 0.125]);
-    /// assert_eq!((step.stats().compiles, step.stats().breaks), (1, 0));
-    /// # Ok::<(), kiln::Error>(())
-    /// ```
-    #[must_use]
-    pub fn bounded(self, turns: usize) -> WhileLoop<C> {
-        WhileLoop { bound: Some(turns), ..self }
-    }
-
-    /// Runs the loop; gives what the last turn carried on.
-    #[track_caller]
-    pub fn call(&self, carried: C) -> Result<C> {
-        let at = Source::caller();
-        let recorded = if is_active() { self.record(&carried, &at)? } else { None };
-        match recorded {
-            Some(last) => Ok(last),
-            None => self.part.call(&carried),
-        }
-    }
-
-    /// Records the loop as an op, if it can be one.
-    fn record(&self, carried: &C, at: &Source) -> Result<Option<C>> {
-        let own = leaves_of(carried);
-        let given = tensors_of(&own);
-        let Some(device) = given.first().map(|tensor| tensor.device()) else { return Ok(None) };
-        let is_plain = |tensor: &&Tensor| tensor.device() == device && tensor.dtype() != DType::I4;
-        if !given.iter().all(is_plain) {
-            return Ok(None);
-        }
-        // No tape is seen from within a body: whoever records that says whether gradients go through it.
-        if tape::is_recorded(&given) || self.bound.is_some() && tape::is_enabled() && has_bounds(at)? {
-            return self.record_bounded(carried, device, at);
-        }
-        let Some(goes_on) = flag((self.first.inner())(carried)?)? else { return Ok(None) };
-        let mut types: Vec<TensorType> = given.iter().map(|tensor| tensor.ty()).collect();
-        types.push(goes_on.ty());
-        let mut body = |tensors: &[Tensor]| {
-            let mut tensors = tensors.iter();
-            let (next, goes_on) =
-                (self.body.inner())(&carried.map_tensors(&mut |tensor| tensors.next().unwrap_or(tensor).clone()))?;
-            let after = leaves_of(&next);
-            let alike = |(a, b): (&Leaf<'_>, &Leaf<'_>)| is_alike(a, b);
-            let is_same = after.len() == own.len() && own.iter().zip(&after).all(alike);
-            let Some(goes_on) = flag(goes_on)?.filter(|_| is_same) else { return Ok(None) };
-            Ok(Some(tensors_of(&after).into_iter().cloned().chain([goes_on]).collect()))
-        };
-        let count = types.len();
-        let Some((graph, captured)) = record_body(types, count, device, &mut body, at)? else { return Ok(None) };
-        let operands: Vec<&Tensor> = given.iter().copied().chain([&goes_on]).chain(&captured).collect();
-        let is_here = operands.iter().all(|tensor| tensor.device() == device);
-        if !is_here || graph.outputs().len() != count {
-            return Ok(None);
-        }
-        if tape::is_recorded(&operands) {
-            return self.record_bounded(carried, device, at);
-        }
-        let region = Arc::new(Region::conditional(graph));
-        let write = |b: &mut GraphBuilder, operands: &[NodeId]| {
-            let result = |result: usize| b.emit(Op::Loop { region: region.clone(), result }, operands);
-            (0..count - 1).map(result).collect::<Result<Vec<NodeId>, kiln_ir::Error>>()
-        };
-        let op = Op::Loop { region: region.clone(), result: 0 };
-        let mut results = eager::run(Operation::Op(&op), &operands, device, &write, at)?.into_iter();
-        Ok(Some(carried.map_tensors(&mut |tensor| results.next().unwrap_or_else(|| tensor.clone()))))
-    }
-
-    /// Records the loop as one of as many turns as there may be, each of which does nothing once the condition has failed.
-    fn record_bounded(&self, carried: &C, device: Device, at: &Source) -> Result<Option<C>> {
-        let Some(bound) = self.bound else { return Ok(None) };
-        let own = leaves_of(carried);
-        let given = tensors_of(&own);
-        let Some(goes_on) = flag((self.first.inner())(carried)?)? else { return Ok(None) };
-        let mut types: Vec<TensorType> = given.iter().map(|tensor| tensor.ty()).collect();
-        types.push(goes_on.ty());
-        let count = types.len();
-        let mut body = |tensors: &[Tensor]| {
-            let Some((now, state)) = tensors.split_last() else { return Ok(None) };
-            let mut state = state.iter();
-            let state = carried.map_tensors(&mut |tensor| state.next().unwrap_or(tensor).clone());
-            let turn = || {
-                let (next, goes_on) = (self.body.inner())(&state)?;
-                Ok((next, goes_on.reshape(())?))
-            };
-            let same = || Ok((state.map_tensors(&mut |tensor| tensor.clone()), now.clone()));
-            match cond(now, turn, same) {
-                // The states of turns differ in more than elements.
-                Err(Error::Cond { .. }) => Ok(None),
-                chosen => {
-                    let (next, goes_on) = chosen?;
-                    Ok(Some(tensors_of(&leaves_of(&next)).into_iter().cloned().chain([goes_on]).collect()))
-                }
-            }
-        };
-        let recorded = with_bounds(at, || record_body(types, count, device, &mut body, at))?;
-        let Some((graph, captured)) = recorded else { return Ok(None) };
-        let operands: Vec<&Tensor> = given.iter().copied().chain([&goes_on]).chain(&captured).collect();
-        if !operands.iter().all(|tensor| tensor.device() == device) || has_conditional_loops(&graph) {
-            return Ok(None);
-        }
-        let region = kiln_passes::with_states(&Arc::new(Region::new(graph, Dim::from(bound), count, 0, false)));
-        let write = |b: &mut GraphBuilder, operands: &[NodeId]| {
-            let result = |result: usize| b.emit(Op::Loop { region: region.clone(), result }, operands);
-            (0..count).map(result).collect::<Result<Vec<NodeId>, kiln_ir::Error>>()
-        };
-        let op = Op::Loop { region: region.clone(), result: 0 };
-        let mut results = eager::run(Operation::Op(&op), &operands, device, &write, at)?;
-        let Some(is_unfinished) = results.pop() else { return Ok(None) };
-        let mut results = results.into_iter();
-        let last = carried.map_tensors(&mut |tensor| results.next().unwrap_or_else(|| tensor.clone()));
-        mapped(&last, |tensor| match tensor.dtype().is_float() {
-            true => is_unfinished.where_(Tensor::full((), f64::NAN, tensor.dtype(), device)?, tensor),
-            false => Ok(tensor.clone()),
-        })
-        .map(Some)
-    }
-
-    /// Returns the counters of the body where it runs turn by turn.
-    pub fn stats(&self) -> super::Stats {
-        self.body.stats()
-    }
-}
-
-/// The condition of a loop, if it is a bool of one element.
-fn flag(goes_on: Tensor) -> Result<Option<Tensor>> {
-    match (goes_on.dtype(), goes_on.elements()) {
-        (DType::Bool, 1) => goes_on.reshape(()).map(Some),
-        _ => Ok(None),
-    }
-}
-
 /// Whether there is a loop until a condition fails in a graph: gradients do not go through it.
 pub(super) fn has_conditional_loops(graph: &Graph) -> bool {
     graph.nodes().iter().any(|node| {
@@ -641,6 +454,6 @@ fn has_choices(graph: &Graph) -> bool {
 }
 
 /// Whether two parts of a bundle differ in a tensor's elements at the most.
-fn is_alike(a: &Leaf<'_>, b: &Leaf<'_>) -> bool {
+pub(super) fn is_alike(a: &Leaf<'_>, b: &Leaf<'_>) -> bool {
     matches!((a, b), (Leaf::Tensor(_), Leaf::Tensor(_))) || a.is_value(b)
 }

@@ -90,7 +90,9 @@ impl<F, A: Bundle, R: Bundle, E: From<Error>> Compiled<F, A, R, E> {
             if broken.is_refusal() {
                 // Once more, with the functions as parts of their own; no line is refused twice, so that this is no round. Programs that
                 // have them inside are for other callers than this one.
-                self.entries.write().unwrap_or_else(PoisonError::into_inner).clear();
+                let taped = ran.taped();
+                let goes = |entry: &Entry<R>| broken.is_of_all_calls() || entry.taped() == taped;
+                self.entries.write().unwrap_or_else(PoisonError::into_inner).retain(|entry| !goes(entry));
                 driver = ran.with_functions_outside(&broken);
                 plan = None;
                 continue;
@@ -101,7 +103,8 @@ impl<F, A: Bundle, R: Bundle, E: From<Error>> Compiled<F, A, R, E> {
             own.adopt(sizes.take());
             driver = ran.going_on();
             match own.judge(&scope, None, at) {
-                Verdict::Again => plan = Some(own),
+                // A function with more equations than rounds is recorded without symbols in the last one.
+                Verdict::Again if round + 1 < ROUNDS => plan = Some(own),
                 _ => {
                     plan = None;
                     driver = driver.without_symbols();
@@ -210,7 +213,7 @@ impl<F, A: Bundle, R: Bundle, E: From<Error>> Compiled<F, A, R, E> {
 
     pub(super) fn keep(&self, mut entry: Entry<R>, at: &Source) -> Arc<Entry<R>> {
         if entry.whole.is_some() {
-            entry.functions = self.segment_compiler.functions();
+            entry.functions = self.segment_compiler.functions(&entry.taped());
         }
         self.announce(&entry, at);
         let entry = Arc::new(entry);

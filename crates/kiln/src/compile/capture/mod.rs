@@ -50,6 +50,7 @@ mod symbolic;
 mod tree;
 mod vmap;
 mod watch;
+mod while_loop;
 
 pub use crate::tensor::bundle::{Bundle, Leaf};
 pub use crate::tensor::setting::Setting;
@@ -59,11 +60,12 @@ pub use cond::cond;
 pub use disable::{Disabled, disable};
 pub use explain::explain;
 pub(crate) use loops::record_loop;
-pub use loops::{Map, Scan, WhileLoop, map, scan, while_loop};
+pub use loops::{Map, Scan, map, scan};
 pub use options::{Declared, Dynamic, Mode, Options};
 pub(crate) use session::{argument_number, call_site, extra_argument};
 pub use stance::{Stance, StanceGuard, set_stance};
 pub use vmap::{Vmap, vmap};
+pub use while_loop::{WhileLoop, while_loop};
 
 use crate::tensor::dim;
 use crate::tensor::tape::{self, Switch, Tape};

@@ -266,7 +266,8 @@ fn gradient_of_part(
     let run = move |tensors: &[Tensor]| {
         let (ends, rest) = tensors.split_at(results);
         let (cuts, cotangents) = rest.split_at(cuts);
-        let seeds = entering(cotangents, &taped);
+        // As the walk is recorded, and not as the caller is: gradients of gradients are within `no_grad`, too.
+        let seeds = tape::with_enabled(records, || entering(cotangents, &taped));
         // One that is on no tape here is reached by nothing.
         let place = |cut: &Tensor| cut.tape().cloned().unwrap_or_else(Tape::start);
         let mut places: Vec<Tape> = cuts.iter().map(place).collect();

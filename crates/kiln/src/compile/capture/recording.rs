@@ -83,6 +83,11 @@ impl Break {
     pub(super) fn is_refusal(&self) -> bool {
         matches!(self.what, FUNCTION_LEFT | FUNCTION_READS)
     }
+
+    /// Whether that is so for calls with other arguments on tapes, too.
+    pub(super) fn is_of_all_calls(&self) -> bool {
+        self.what == FUNCTION_READS
+    }
 }
 
 /// What a traced tensor stands for.

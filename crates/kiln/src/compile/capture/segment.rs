@@ -186,8 +186,9 @@ impl SegmentGraph {
 }
 
 impl Leaf {
-    fn key(&self) -> (NodeId, Option<u64>, usize) {
-        (self.node, self.var.as_ref().map(Var::id), self.output)
+    /// Its output says which node it is. Nodes have other numbers where sizes, which are nodes too, are symbols.
+    fn key(&self) -> (Option<u64>, usize) {
+        (self.var.as_ref().map(Var::id), self.output)
     }
 
     /// Where gradients of it go.

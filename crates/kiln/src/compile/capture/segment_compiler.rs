@@ -18,7 +18,7 @@ use kiln_runtime::HostMemory;
 use kiln_runtime::event::{self, Category, Event};
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// Makes code for the segments of one compiled function.
@@ -29,7 +29,7 @@ pub(super) struct SegmentCompiler {
     /// Graphs that were compiled.
     compiled: AtomicU64,
     /// See [`SegmentCompiler::functions`].
-    functions_outside: AtomicBool,
+    functions_outside: Mutex<Vec<Vec<usize>>>,
     /// Lines that call functions with gradients of their own that read elements, in the order in which that was seen.
     reading: Mutex<Vec<Source>>,
 }
@@ -143,16 +143,17 @@ impl SegmentCompiler {
             made: Mutex::default(),
             numbers: ChangingNumbers::default(),
             compiled: AtomicU64::new(0),
-            functions_outside: AtomicBool::new(false),
+            functions_outside: Mutex::default(),
             reading: Mutex::default(),
         }
     }
 
-    /// Where functions with gradients of their own are recorded: outside once it was seen that gradients go through them outside of the
-    /// compiled function.
-    pub(super) fn functions(&self) -> OwnGradients {
+    /// Where functions with gradients of their own are recorded for calls with [these arguments on tapes](super::guard::taped): outside
+    /// once it was seen of such a call that gradients go through them outside of the compiled function.
+    pub(super) fn functions(&self, taped: &[usize]) -> OwnGradients {
         let reading = self.reading.lock().unwrap_or_else(PoisonError::into_inner).len();
-        OwnGradients { are_outside: self.functions_outside.load(Ordering::Relaxed), reading, until: None }
+        let outside = self.functions_outside.lock().unwrap_or_else(PoisonError::into_inner);
+        OwnGradients { are_outside: outside.iter().any(|known| known == taped), reading, until: None }
     }
 
     /// Whether a function that is called at this line was seen to read elements, by the first `known` of these lines.
@@ -169,9 +170,12 @@ impl SegmentCompiler {
         }
     }
 
-    /// Has them outside from now on.
-    pub(super) fn put_functions_outside(&self) {
-        self.functions_outside.store(true, Ordering::Relaxed);
+    /// Has them outside from now on where these arguments are on tapes.
+    pub(super) fn put_functions_outside(&self, taped: &[usize]) {
+        let mut outside = self.functions_outside.lock().unwrap_or_else(PoisonError::into_inner);
+        if !outside.iter().any(|known| known == taped) {
+            outside.push(taped.to_vec());
+        }
     }
 
     pub(super) fn options(&self) -> &Options {

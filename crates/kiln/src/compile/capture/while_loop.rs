@@ -1,0 +1,239 @@
+//! Loops until a condition fails: [`while_loop`].
+
+use super::compiled::{compile, tensors_of};
+use super::cond::cond;
+use super::disable::disable;
+use super::loops::{
+    Body, CompiledBody, Part, carries_gradients, has_bounds, has_conditional_loops, is_alike, mapped, record_body,
+    with_bounds,
+};
+use crate::tensor::bundle::{Bundle, Leaf, leaves_of};
+use crate::tensor::eager::{self, Operation};
+use crate::tensor::tape;
+use crate::tensor::tracer::is_active;
+use crate::{DType, Device, Error, Result, Tensor};
+use kiln_ir::build::{Emit, GraphBuilder};
+use kiln_ir::{Dim, NodeId, Op, Region, Source, TensorType};
+use std::sync::Arc;
+
+/// A loop until a condition fails. See [`while_loop`].
+pub struct WhileLoop<C> {
+    turns: Arc<Turns<C>>,
+    /// The loop by itself, for calls outside of compiled functions.
+    whole: CompiledBody<C, C>,
+}
+
+/// A loop, and what it is made of where it is no op of a graph.
+struct Turns<C> {
+    part: Arc<Part<C, C>>,
+    first: Arc<CompiledBody<C, Tensor>>,
+    body: Arc<CompiledBody<C, (C, Tensor)>>,
+    /// The most turns that gradients go through as an op.
+    bound: Option<usize>,
+}
+
+/// Makes a loop: `body` turns what is carried into what is carried on, as long as `condition`, a bool tensor of one element, is true.
+/// It is an op of the graph, with gradients if the number of its turns is [bounded](WhileLoop::bounded); where it cannot be one, body and condition
+/// are compiled once, together, and run turn by turn.
+///
+/// ```
+/// use kiln::{Device, Tensor};
+/// let halve = kiln::while_loop(|x: &Tensor| x.amax(..)?.gt(1.0), |x: &Tensor| x.mul(0.5));
+/// let fast = kiln::compile(move |x: &Tensor| halve.call(x.abs()?)?.neg());
+/// assert_eq!(fast.call(&Tensor::new([-8f32, 3.0], Device::Cpu)?)?.to_vec::<f32>()?, [-1.0, -0.375]);
+/// assert_eq!(fast.call(&Tensor::new([0.5f32, 0.25], Device::Cpu)?)?.to_vec::<f32>()?, [-0.5, -0.25]);
+/// assert_eq!((fast.stats().compiles, fast.stats().breaks), (1, 0));
+/// # Ok::<(), kiln::Error>(())
+/// ```
+pub fn while_loop<C, F, G>(condition: F, body: G) -> WhileLoop<C>
+where
+    F: Fn(&C) -> Result<Tensor> + Send + Sync + 'static,
+    G: Fn(&C) -> Result<C> + Send + Sync + 'static,
+    C: Bundle + Send + Sync + 'static,
+{
+    let condition = Arc::new(condition);
+    let first: Body<C, Tensor> = Box::new({
+        let condition = condition.clone();
+        move |carried| condition(carried)
+    });
+    let first = Arc::new(compile(first));
+    let turn: Body<C, (C, Tensor)> = Box::new(move |carried| {
+        let next = body(carried)?;
+        let goes_on = condition(&next)?;
+        Ok((next, goes_on))
+    });
+    let body = Arc::new(compile(turn));
+    let (begin, own) = (first.clone(), body.clone());
+    let part: Body<C, C> = Box::new(move |carried| {
+        let mut now = carried.map_tensors(&mut |tensor| tensor.clone());
+        let mut goes_on = begin.call(&now)?;
+        while goes_on.item::<bool>()? {
+            (now, goes_on) = own.call(&now)?;
+        }
+        Ok(now)
+    });
+    WhileLoop::of(Turns { part: Arc::new(disable(part)), first, body, bound: None })
+}
+
+impl<C: Bundle + Send + Sync + 'static> WhileLoop<C> {
+    fn of(turns: Turns<C>) -> WhileLoop<C> {
+        let turns = Arc::new(turns);
+        let own = turns.clone();
+        let whole: Body<C, C> = Box::new(move |carried| own.run(carried, &Source::caller()));
+        WhileLoop { turns, whole: compile(whole) }
+    }
+
+    /// The same loop as an op of the graph where gradients go through it, too. What each of at most so many turns finds is saved for them:
+    /// memory for all of these turns is there at every call. Where gradients go through it and it has not ended after so
+    /// many turns, its floats are NaN, and what is no float is that of the last turn within the bound. Without gradients the bound says nothing.
+    ///
+    /// ```
+    /// use kiln::{Device, Tensor, Var};
+    /// let halve = kiln::while_loop(|x: &Tensor| x.amax(..)?.gt(1.0), |x: &Tensor| x.mul(0.5)).bounded(16);
+    /// let x = Var::new(&Tensor::new([8f32, 3.0], Device::Cpu)?).requires_grad(true);
+    /// let own = x.clone();
+    /// let step = kiln::compile(move |scale: &Tensor| halve.call(own.get().mul(scale)?)?.sum(..)?.backward());
+    /// step.call(&Tensor::new(1f32, Device::Cpu)?)?;
+    /// assert_eq!(x.grad().expect("a gradient").to_vec::<f32>()?, [0.125, 0.125]);
+    /// assert_eq!((step.stats().compiles, step.stats().breaks), (1, 0));
+    /// # Ok::<(), kiln::Error>(())
+    /// ```
+    #[must_use]
+    pub fn bounded(self, turns: usize) -> WhileLoop<C> {
+        let Turns { part, first, body, .. } = &*self.turns;
+        let (part, first, body) = (part.clone(), first.clone(), body.clone());
+        WhileLoop::of(Turns { part, first, body, bound: Some(turns) })
+    }
+
+    /// Runs the loop; gives what the last turn carried on.
+    #[track_caller]
+    pub fn call(&self, carried: C) -> Result<C> {
+        let at = Source::caller();
+        if is_active() {
+            return self.turns.run(&carried, &at);
+        }
+        // Gradients go turn by turn where it is known that it will not be an op.
+        match self.turns.bound.is_none() && tape::is_recorded(&tensors_of(&leaves_of(&carried))) {
+            true => self.turns.part.call(&carried),
+            false => self.whole.call_at(&carried, at),
+        }
+    }
+
+    /// Returns the counters of the body where it runs turn by turn.
+    pub fn stats(&self) -> super::Stats {
+        self.turns.body.stats()
+    }
+}
+
+impl<C: Bundle + Send + Sync + 'static> Turns<C> {
+    fn run(&self, carried: &C, at: &Source) -> Result<C> {
+        match self.record(carried, at)? {
+            Some(last) => Ok(last),
+            None => self.part.call(carried),
+        }
+    }
+
+    /// Records the loop as an op, if it can be one.
+    fn record(&self, carried: &C, at: &Source) -> Result<Option<C>> {
+        let own = leaves_of(carried);
+        let given = tensors_of(&own);
+        let Some(device) = given.first().map(|tensor| tensor.device()) else { return Ok(None) };
+        let is_plain = |tensor: &&Tensor| tensor.device() == device && tensor.dtype() != DType::I4;
+        if !given.iter().all(is_plain) {
+            return Ok(None);
+        }
+        // No tape is seen from within a body: whoever records that says whether gradients go through it.
+        if carries_gradients(&given, at)? || self.bound.is_some() && tape::is_enabled() && has_bounds(at)? {
+            return self.record_bounded(carried, device, at);
+        }
+        let Some(goes_on) = flag((self.first.inner())(carried)?)? else { return Ok(None) };
+        let mut types: Vec<TensorType> = given.iter().map(|tensor| tensor.ty()).collect();
+        types.push(goes_on.ty());
+        let mut body = |tensors: &[Tensor]| {
+            let mut tensors = tensors.iter();
+            let (next, goes_on) =
+                (self.body.inner())(&carried.map_tensors(&mut |tensor| tensors.next().unwrap_or(tensor).clone()))?;
+            let after = leaves_of(&next);
+            let alike = |(a, b): (&Leaf<'_>, &Leaf<'_>)| is_alike(a, b);
+            let is_same = after.len() == own.len() && own.iter().zip(&after).all(alike);
+            let Some(goes_on) = flag(goes_on)?.filter(|_| is_same) else { return Ok(None) };
+            Ok(Some(tensors_of(&after).into_iter().cloned().chain([goes_on]).collect()))
+        };
+        let count = types.len();
+        let Some((graph, captured)) = record_body(types, count, device, &mut body, at)? else { return Ok(None) };
+        let operands: Vec<&Tensor> = given.iter().copied().chain([&goes_on]).chain(&captured).collect();
+        let is_here = operands.iter().all(|tensor| tensor.device() == device);
+        if !is_here || graph.outputs().len() != count {
+            return Ok(None);
+        }
+        if carries_gradients(&operands, at)? {
+            return self.record_bounded(carried, device, at);
+        }
+        let region = Arc::new(Region::conditional(graph));
+        let write = |b: &mut GraphBuilder, operands: &[NodeId]| {
+            let result = |result: usize| b.emit(Op::Loop { region: region.clone(), result }, operands);
+            (0..count - 1).map(result).collect::<Result<Vec<NodeId>, kiln_ir::Error>>()
+        };
+        let op = Op::Loop { region: region.clone(), result: 0 };
+        let mut results = eager::run(Operation::Op(&op), &operands, device, &write, at)?.into_iter();
+        Ok(Some(carried.map_tensors(&mut |tensor| results.next().unwrap_or_else(|| tensor.clone()))))
+    }
+
+    /// Records the loop as one of as many turns as there may be, each of which does nothing once the condition has failed.
+    fn record_bounded(&self, carried: &C, device: Device, at: &Source) -> Result<Option<C>> {
+        let Some(bound) = self.bound else { return Ok(None) };
+        let own = leaves_of(carried);
+        let given = tensors_of(&own);
+        let Some(goes_on) = flag((self.first.inner())(carried)?)? else { return Ok(None) };
+        let mut types: Vec<TensorType> = given.iter().map(|tensor| tensor.ty()).collect();
+        types.push(goes_on.ty());
+        let count = types.len();
+        let mut body = |tensors: &[Tensor]| {
+            let Some((now, state)) = tensors.split_last() else { return Ok(None) };
+            let mut state = state.iter();
+            let state = carried.map_tensors(&mut |tensor| state.next().unwrap_or(tensor).clone());
+            let turn = || {
+                let (next, goes_on) = (self.body.inner())(&state)?;
+                Ok((next, goes_on.reshape(())?))
+            };
+            let same = || Ok((state.map_tensors(&mut |tensor| tensor.clone()), now.clone()));
+            match cond(now, turn, same) {
+                // The states of turns differ in more than elements.
+                Err(Error::Cond { .. }) => Ok(None),
+                chosen => {
+                    let (next, goes_on) = chosen?;
+                    Ok(Some(tensors_of(&leaves_of(&next)).into_iter().cloned().chain([goes_on]).collect()))
+                }
+            }
+        };
+        let recorded = with_bounds(at, || record_body(types, count, device, &mut body, at))?;
+        let Some((graph, captured)) = recorded else { return Ok(None) };
+        let operands: Vec<&Tensor> = given.iter().copied().chain([&goes_on]).chain(&captured).collect();
+        if !operands.iter().all(|tensor| tensor.device() == device) || has_conditional_loops(&graph) {
+            return Ok(None);
+        }
+        let region = kiln_passes::with_states(&Arc::new(Region::new(graph, Dim::from(bound), count, 0, false)));
+        let write = |b: &mut GraphBuilder, operands: &[NodeId]| {
+            let result = |result: usize| b.emit(Op::Loop { region: region.clone(), result }, operands);
+            (0..count).map(result).collect::<Result<Vec<NodeId>, kiln_ir::Error>>()
+        };
+        let op = Op::Loop { region: region.clone(), result: 0 };
+        let mut results = eager::run(Operation::Op(&op), &operands, device, &write, at)?;
+        let Some(is_unfinished) = results.pop() else { return Ok(None) };
+        let mut results = results.into_iter();
+        let last = carried.map_tensors(&mut |tensor| results.next().unwrap_or_else(|| tensor.clone()));
+        mapped(&last, |tensor| match tensor.dtype().is_float() {
+            true => is_unfinished.where_(Tensor::full((), f64::NAN, tensor.dtype(), device)?, tensor),
+            false => Ok(tensor.clone()),
+        })
+        .map(Some)
+    }
+}
+
+/// The condition of a loop, if it is a bool of one element.
+fn flag(goes_on: Tensor) -> Result<Option<Tensor>> {
+    match (goes_on.dtype(), goes_on.elements()) {
+        (DType::Bool, 1) => goes_on.reshape(()).map(Some),
+        _ => Ok(None),
+    }
+}
