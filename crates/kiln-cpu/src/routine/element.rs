@@ -13,6 +13,12 @@ pub trait Wide: Copy + PartialEq {
     fn rank(self) -> u64;
 }
 
+/// One of two floats, without a branch.
+#[inline(always)]
+fn choose<T>(condition: bool, yes: T, no: T) -> T {
+    std::hint::select_unpredictable(condition, yes, no)
+}
+
 impl Wide for f64 {
     fn identity(kind: ReduceKind) -> f64 {
         kind.float_identity()
@@ -21,9 +27,9 @@ impl Wide for f64 {
         match kind {
             ReduceKind::Sum => a + b,
             ReduceKind::Prod => a * b,
-            ReduceKind::Max if a.is_nan() || b <= a => a,
-            ReduceKind::Min if a.is_nan() || b >= a => a,
-            ReduceKind::Max | ReduceKind::Min => b,
+            // Both sides are computed: which it is no processor can foresee.
+            ReduceKind::Max => choose((b > a) | b.is_nan(), b, a),
+            ReduceKind::Min => choose((b < a) | b.is_nan(), b, a),
         }
     }
     #[inline(always)]
@@ -117,7 +123,8 @@ fn combine_short(kind: ReduceKind, a: f32, b: f32) -> f32 {
     match kind {
         ReduceKind::Sum => a + b,
         ReduceKind::Prod => a * b,
-        _ => Wide::combine(kind, f64::from(a), f64::from(b)) as f32,
+        ReduceKind::Max => choose((b > a) | b.is_nan(), b, a),
+        ReduceKind::Min => choose((b < a) | b.is_nan(), b, a),
     }
 }
 
@@ -201,6 +208,62 @@ impl ShortFloat for f16 {
     #[inline(always)]
     fn of_single(value: f32) -> f16 {
         f16::from_f32(value)
+    }
+}
+
+/// What a running combination of elements is kept in.
+pub trait Running<T>: Copy {
+    /// The neutral element.
+    fn identity(kind: ReduceKind) -> Self;
+    /// One step.
+    fn combine(kind: ReduceKind, a: Self, b: Self) -> Self;
+    /// Exactly.
+    fn read(element: T) -> Self;
+    /// As a store narrows.
+    fn write(self) -> T;
+}
+
+macro_rules! running_wide {
+    ($wide:ty) => {
+        impl<T: Element<Wide = $wide>> Running<T> for $wide {
+            #[inline(always)]
+            fn identity(kind: ReduceKind) -> $wide {
+                Wide::identity(kind)
+            }
+            #[inline(always)]
+            fn combine(kind: ReduceKind, a: $wide, b: $wide) -> $wide {
+                Wide::combine(kind, a, b)
+            }
+            #[inline(always)]
+            fn read(element: T) -> $wide {
+                element.widen()
+            }
+            #[inline(always)]
+            fn write(self) -> T {
+                T::narrow(self)
+            }
+        }
+    };
+}
+running_wide!(f64);
+running_wide!(i64);
+
+impl<T: ShortFloat> Running<T> for f32 {
+    #[inline(always)]
+    fn identity(kind: ReduceKind) -> f32 {
+        kind.float_identity() as f32
+    }
+    #[inline(always)]
+    fn combine(kind: ReduceKind, a: f32, b: f32) -> f32 {
+        combine_short(kind, a, b)
+    }
+    #[inline(always)]
+    fn read(element: T) -> f32 {
+        element.to_single()
+    }
+    #[inline(always)]
+    fn write(self) -> T {
+        T::of_single(self)
     }
 }
 

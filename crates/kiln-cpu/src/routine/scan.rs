@@ -1,8 +1,8 @@
-//! Running combinations along an axis, accumulated in 64 bits.
+//! Running combinations along an axis, accumulated in 64 bits; those of floats of two bytes in f32.
 
-use super::element::{Element, Wide, with_element};
+use super::element::{Element, Running, with_element};
 use super::{View, in_parallel, visit, without};
-use kiln_ir::ReduceKind;
+use kiln_ir::{DType, ReduceKind};
 use kiln_runtime::LaunchError;
 
 /// # Safety
@@ -15,16 +15,22 @@ pub(super) unsafe fn run(
     input: &View,
     output: &View,
 ) -> Result<(), LaunchError> {
-    with_element!(input.dtype, T => {
-        // SAFETY: passed on from the caller; T is the dtype's type.
-        unsafe { lines::<T>(shape, axis, kind, reverse, input, output) };
-    });
+    // SAFETY: passed on from the caller; the types are the dtype's.
+    unsafe {
+        match input.dtype {
+            DType::Bf16 => lines::<half::bf16, f32>(shape, axis, kind, reverse, input, output),
+            DType::F16 => lines::<half::f16, f32>(shape, axis, kind, reverse, input, output),
+            dtype => with_element!(dtype, T => {
+                lines::<T, <T as Element>::Wide>(shape, axis, kind, reverse, input, output)
+            }),
+        }
+    }
     Ok(())
 }
 
 /// # Safety
 /// As [`run`], and `T` is the element type of both views.
-unsafe fn lines<T: Element>(
+unsafe fn lines<T: Element, A: Running<T>>(
     shape: &[usize],
     axis: usize,
     kind: ReduceKind,
@@ -42,24 +48,53 @@ unsafe fn lines<T: Element>(
         visit(&outer, [&from, &to], begin, end, |_, at| offsets.push(at));
         let steps = [step_in, step_out];
         let walk = Walk { length, reverse, input, output, steps };
-        // A chain of additions leaves most of a processor idle: lines that do not wait for each other are walked side by side.
-        let (together, rest) = offsets.as_chunks::<8>();
         // SAFETY: passed on from the caller.
-        unsafe {
-            match kind {
-                ReduceKind::Sum => {
-                    let sum = |a, b| T::Wide::combine(ReduceKind::Sum, a, b);
-                    together.iter().for_each(|lines| walk.lines::<T, 8>(lines, T::Wide::identity(kind), sum));
-                    rest.iter().for_each(|line| walk.lines::<T, 1>(&[*line], T::Wide::identity(kind), sum));
-                }
-                kind => {
-                    let combine = |a, b| T::Wide::combine(kind, a, b);
-                    together.iter().for_each(|lines| walk.lines::<T, 8>(lines, T::Wide::identity(kind), combine));
-                    rest.iter().for_each(|line| walk.lines::<T, 1>(&[*line], T::Wide::identity(kind), combine));
-                }
+        unsafe { all_lines::<T, A>(&walk, &offsets, kind) };
+    });
+}
+
+/// Walks every line, with vectors of 256 bits where the machine has them.
+///
+/// # Safety
+/// As [`Walk::lines`].
+unsafe fn all_lines<T: Element, A: Running<T>>(walk: &Walk<'_>, offsets: &[[isize; 2]], kind: ReduceKind) {
+    #[cfg(target_arch = "x86_64")]
+    if std::arch::is_x86_feature_detected!("avx2") {
+        /// # Safety
+        /// As [`Walk::lines`], on a machine with AVX2.
+        #[target_feature(enable = "avx2")]
+        unsafe fn wide<T: Element, A: Running<T>>(walk: &Walk<'_>, offsets: &[[isize; 2]], kind: ReduceKind) {
+            // SAFETY: the caller's promise.
+            unsafe { by_eight::<T, A>(walk, offsets, kind) }
+        }
+        // SAFETY: the machine has it; the rest is the caller's promise.
+        return unsafe { wide::<T, A>(walk, offsets, kind) };
+    }
+    // SAFETY: the caller's promise.
+    unsafe { by_eight::<T, A>(walk, offsets, kind) }
+}
+
+/// A chain of additions leaves most of a processor idle: lines that do not wait for each other are walked side by side.
+///
+/// # Safety
+/// As [`Walk::lines`].
+#[inline(always)]
+unsafe fn by_eight<T: Element, A: Running<T>>(walk: &Walk<'_>, offsets: &[[isize; 2]], kind: ReduceKind) {
+    let (together, rest) = offsets.as_chunks::<8>();
+    let (sum, combine) = (|a, b| A::combine(ReduceKind::Sum, a, b), |a, b| A::combine(kind, a, b));
+    // SAFETY: the caller's promise.
+    unsafe {
+        match kind {
+            ReduceKind::Sum => {
+                together.iter().for_each(|lines| walk.lines::<T, A, 8>(lines, A::identity(kind), sum));
+                rest.iter().for_each(|line| walk.lines::<T, A, 1>(&[*line], A::identity(kind), sum));
+            }
+            _ => {
+                together.iter().for_each(|lines| walk.lines::<T, A, 8>(lines, A::identity(kind), combine));
+                rest.iter().for_each(|line| walk.lines::<T, A, 1>(&[*line], A::identity(kind), combine));
             }
         }
-    });
+    }
 }
 
 /// Elements of a line that are read together.
@@ -81,11 +116,11 @@ impl Walk<'_> {
     /// # Safety
     /// As [`run`], and `T` is the element type of both views.
     #[inline(always)]
-    unsafe fn lines<T: Element, const N: usize>(
+    unsafe fn lines<T: Element, A: Running<T>, const N: usize>(
         &self,
         offsets: &[[isize; 2]; N],
-        identity: T::Wide,
-        combine: impl Fn(T::Wide, T::Wide) -> T::Wide,
+        identity: A,
+        combine: impl Fn(A, A) -> A,
     ) {
         let [mut step_in, mut step_out] = self.steps;
         let mut first = *offsets;
@@ -106,7 +141,7 @@ impl Walk<'_> {
             while done + PIECE <= self.length {
                 for (piece, from) in pieces.iter_mut().zip(from) {
                     // SAFETY: a piece of the line, so that the elements are inside the view.
-                    (0..PIECE).for_each(|i| piece[i] = unsafe { *from.add(done + i) }.widen());
+                    (0..PIECE).for_each(|i| piece[i] = A::read(unsafe { *from.add(done + i) }));
                 }
                 for i in 0..PIECE {
                     for (sum, piece) in sums.iter_mut().zip(&mut pieces) {
@@ -116,7 +151,7 @@ impl Walk<'_> {
                 }
                 for (piece, to) in pieces.iter().zip(to) {
                     // SAFETY: a piece of the line, so that the elements are inside the view.
-                    (0..PIECE).for_each(|i| unsafe { *to.add(done + i) = T::narrow(piece[i]) });
+                    (0..PIECE).for_each(|i| unsafe { *to.add(done + i) = piece[i].write() });
                 }
                 done += PIECE;
             }
@@ -125,8 +160,8 @@ impl Walk<'_> {
             for ((sum, from), to) in sums.iter_mut().zip(from).zip(to) {
                 // SAFETY: i < length, so both elements are inside the views.
                 unsafe {
-                    *sum = combine(*sum, (*from.offset(i * step_in)).widen());
-                    *to.offset(i * step_out) = T::narrow(*sum);
+                    *sum = combine(*sum, A::read(*from.offset(i * step_in)));
+                    *to.offset(i * step_out) = sum.write();
                 }
             }
         }
