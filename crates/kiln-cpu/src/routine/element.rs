@@ -72,6 +72,8 @@ pub trait Element: Copy + Send + Sync + 'static {
     fn combine(kind: ReduceKind, a: Self, b: Self) -> Self {
         Self::narrow(Self::Wide::combine(kind, a.widen(), b.widen()))
     }
+    /// Whether no sum of elements is too large for what it is computed with, in whichever order they are added. Integers wrap.
+    const SUMS_FIT: bool = true;
     /// Whether [`Element::rank`] is injective.
     const RANKED: bool;
     /// A number that orders as [`Wide::rank`] does.
@@ -97,8 +99,7 @@ macro_rules! element {
     ($type:ty, $wide:ty, $widen:expr, $narrow:expr, $ranked:expr, $rank:expr $(, $own:item)?) => {
         impl Element for $type {
             type Wide = $wide;
-            $(#[inline(always)]
-            $own)?
+            $($own)?
             #[inline(always)]
             fn widen(self) -> $wide {
                 $widen(self)
@@ -148,11 +149,12 @@ element!(
     |w| w as f32,
     true,
     rank_of_float,
+    #[inline(always)]
     fn combine(kind: ReduceKind, a: f32, b: f32) -> f32 {
         combine_short(kind, a, b)
     }
 );
-element!(f64, f64, |v| v, |w| w, false, |v: f64| rank_of_float(v as f32));
+element!(f64, f64, |v| v, |w| w, false, |v: f64| rank_of_float(v as f32), const SUMS_FIT: bool = false;);
 element!(
     f16,
     f64,
@@ -160,6 +162,7 @@ element!(
     |w| f16::from_f32(w as f32),
     true,
     |v: f16| rank_of_float(v.to_f32()),
+    #[inline(always)]
     fn combine(kind: ReduceKind, a: f16, b: f16) -> f16 {
         f16::from_f32(combine_short(kind, a.to_f32(), b.to_f32()))
     }
@@ -171,6 +174,7 @@ element!(
     |w| to_bf16(w as f32),
     true,
     |v| rank_of_float(of_bf16(v)),
+    #[inline(always)]
     fn combine(kind: ReduceKind, a: bf16, b: bf16) -> bf16 {
         to_bf16(combine_short(kind, of_bf16(a), of_bf16(b)))
     }
@@ -208,62 +212,6 @@ impl ShortFloat for f16 {
     #[inline(always)]
     fn of_single(value: f32) -> f16 {
         f16::from_f32(value)
-    }
-}
-
-/// What a running combination of elements is kept in.
-pub trait Running<T>: Copy {
-    /// The neutral element.
-    fn identity(kind: ReduceKind) -> Self;
-    /// One step.
-    fn combine(kind: ReduceKind, a: Self, b: Self) -> Self;
-    /// Exactly.
-    fn read(element: T) -> Self;
-    /// As a store narrows.
-    fn write(self) -> T;
-}
-
-macro_rules! running_wide {
-    ($wide:ty) => {
-        impl<T: Element<Wide = $wide>> Running<T> for $wide {
-            #[inline(always)]
-            fn identity(kind: ReduceKind) -> $wide {
-                Wide::identity(kind)
-            }
-            #[inline(always)]
-            fn combine(kind: ReduceKind, a: $wide, b: $wide) -> $wide {
-                Wide::combine(kind, a, b)
-            }
-            #[inline(always)]
-            fn read(element: T) -> $wide {
-                element.widen()
-            }
-            #[inline(always)]
-            fn write(self) -> T {
-                T::narrow(self)
-            }
-        }
-    };
-}
-running_wide!(f64);
-running_wide!(i64);
-
-impl<T: ShortFloat> Running<T> for f32 {
-    #[inline(always)]
-    fn identity(kind: ReduceKind) -> f32 {
-        kind.float_identity() as f32
-    }
-    #[inline(always)]
-    fn combine(kind: ReduceKind, a: f32, b: f32) -> f32 {
-        combine_short(kind, a, b)
-    }
-    #[inline(always)]
-    fn read(element: T) -> f32 {
-        element.to_single()
-    }
-    #[inline(always)]
-    fn write(self) -> T {
-        T::of_single(self)
     }
 }
 

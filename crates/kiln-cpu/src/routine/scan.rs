@@ -1,8 +1,8 @@
-//! Running combinations along an axis, accumulated in 64 bits; those of floats of two bytes in f32.
+//! Running combinations along an axis, accumulated in 64 bits.
 
-use super::element::{Element, Running, with_element};
+use super::element::{Element, Wide, with_element};
 use super::{View, in_parallel, visit, without};
-use kiln_ir::{DType, ReduceKind};
+use kiln_ir::ReduceKind;
 use kiln_runtime::LaunchError;
 
 /// # Safety
@@ -15,22 +15,16 @@ pub(super) unsafe fn run(
     input: &View,
     output: &View,
 ) -> Result<(), LaunchError> {
-    // SAFETY: passed on from the caller; the types are the dtype's.
-    unsafe {
-        match input.dtype {
-            DType::Bf16 => lines::<half::bf16, f32>(shape, axis, kind, reverse, input, output),
-            DType::F16 => lines::<half::f16, f32>(shape, axis, kind, reverse, input, output),
-            dtype => with_element!(dtype, T => {
-                lines::<T, <T as Element>::Wide>(shape, axis, kind, reverse, input, output)
-            }),
-        }
-    }
+    with_element!(input.dtype, T => {
+        // SAFETY: passed on from the caller; T is the dtype's type.
+        unsafe { lines::<T>(shape, axis, kind, reverse, input, output) };
+    });
     Ok(())
 }
 
 /// # Safety
 /// As [`run`], and `T` is the element type of both views.
-unsafe fn lines<T: Element, A: Running<T>>(
+unsafe fn lines<T: Element>(
     shape: &[usize],
     axis: usize,
     kind: ReduceKind,
@@ -49,7 +43,7 @@ unsafe fn lines<T: Element, A: Running<T>>(
         let steps = [step_in, step_out];
         let walk = Walk { length, reverse, input, output, steps };
         // SAFETY: passed on from the caller.
-        unsafe { all_lines::<T, A>(&walk, &offsets, kind) };
+        unsafe { all_lines::<T>(&walk, &offsets, kind) };
     });
 }
 
@@ -57,45 +51,52 @@ unsafe fn lines<T: Element, A: Running<T>>(
 ///
 /// # Safety
 /// As [`Walk::lines`].
-unsafe fn all_lines<T: Element, A: Running<T>>(walk: &Walk<'_>, offsets: &[[isize; 2]], kind: ReduceKind) {
+unsafe fn all_lines<T: Element>(walk: &Walk<'_>, offsets: &[[isize; 2]], kind: ReduceKind) {
     #[cfg(target_arch = "x86_64")]
     if std::arch::is_x86_feature_detected!("avx2") {
         /// # Safety
         /// As [`Walk::lines`], on a machine with AVX2.
         #[target_feature(enable = "avx2")]
-        unsafe fn wide<T: Element, A: Running<T>>(walk: &Walk<'_>, offsets: &[[isize; 2]], kind: ReduceKind) {
+        unsafe fn wide<T: Element>(walk: &Walk<'_>, offsets: &[[isize; 2]], kind: ReduceKind) {
             // SAFETY: the caller's promise.
-            unsafe { by_eight::<T, A>(walk, offsets, kind) }
+            unsafe { each_line::<T>(walk, offsets, kind) }
         }
         // SAFETY: the machine has it; the rest is the caller's promise.
-        return unsafe { wide::<T, A>(walk, offsets, kind) };
+        return unsafe { wide::<T>(walk, offsets, kind) };
     }
     // SAFETY: the caller's promise.
-    unsafe { by_eight::<T, A>(walk, offsets, kind) }
+    unsafe { each_line::<T>(walk, offsets, kind) }
 }
 
-/// A chain of additions leaves most of a processor idle: lines that do not wait for each other are walked side by side.
-///
 /// # Safety
 /// As [`Walk::lines`].
 #[inline(always)]
-unsafe fn by_eight<T: Element, A: Running<T>>(walk: &Walk<'_>, offsets: &[[isize; 2]], kind: ReduceKind) {
+unsafe fn each_line<T: Element>(walk: &Walk<'_>, offsets: &[[isize; 2]], kind: ReduceKind) {
+    let sum = |a, b| T::Wide::combine(ReduceKind::Sum, a, b);
+    let combine = |a, b| T::Wide::combine(kind, a, b);
+    let neighbours = walk.steps == [1, 1] && !walk.reverse;
+    // A chain of additions leaves most of a processor idle: lines that do not wait for each other are walked side by side.
     let (together, rest) = offsets.as_chunks::<8>();
-    let (sum, combine) = (|a, b| A::combine(ReduceKind::Sum, a, b), |a, b| A::combine(kind, a, b));
     // SAFETY: the caller's promise.
     unsafe {
         match kind {
+            ReduceKind::Sum if neighbours && T::SUMS_FIT => {
+                offsets.iter().for_each(|line| walk.neighbours::<T>(*line, T::Wide::identity(kind), sum));
+            }
             ReduceKind::Sum => {
-                together.iter().for_each(|lines| walk.lines::<T, A, 8>(lines, A::identity(kind), sum));
-                rest.iter().for_each(|line| walk.lines::<T, A, 1>(&[*line], A::identity(kind), sum));
+                together.iter().for_each(|lines| walk.lines::<T, 8>(lines, T::Wide::identity(kind), sum));
+                rest.iter().for_each(|line| walk.lines::<T, 1>(&[*line], T::Wide::identity(kind), sum));
             }
             _ => {
-                together.iter().for_each(|lines| walk.lines::<T, A, 8>(lines, A::identity(kind), combine));
-                rest.iter().for_each(|line| walk.lines::<T, A, 1>(&[*line], A::identity(kind), combine));
+                together.iter().for_each(|lines| walk.lines::<T, 8>(lines, T::Wide::identity(kind), combine));
+                rest.iter().for_each(|line| walk.lines::<T, 1>(&[*line], T::Wide::identity(kind), combine));
             }
         }
     }
 }
+
+/// Elements of a line that are combined at once: a vector of what they are accumulated in.
+const AT_ONCE: usize = 4;
 
 /// Elements of a line that are read together.
 const PIECE: usize = 16;
@@ -111,16 +112,55 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
+    /// Walks a line of neighbours that begins at these offsets, some elements at a time: each is combined with the one before it, then with
+    /// what is two before it, and all of them with what came before. The order of the combinations is another than element by element.
+    ///
+    /// # Safety
+    /// As [`run`], and `T` is the element type of both views.
+    #[inline(always)]
+    unsafe fn neighbours<T: Element>(
+        &self,
+        [from, to]: [isize; 2],
+        identity: T::Wide,
+        combine: impl Fn(T::Wide, T::Wide) -> T::Wide,
+    ) {
+        // SAFETY: the line is inside both views; what is written no one else looks at meanwhile. Both may be the same line, so that there are no slices.
+        let (from, to) = unsafe { (self.input.at::<T>(from), self.output.at::<T>(to)) };
+        let (mut before, mut done) = (identity, 0);
+        while done + AT_ONCE <= self.length {
+            // SAFETY: inside the line.
+            let mut all: [T::Wide; AT_ONCE] = std::array::from_fn(|i| unsafe { *from.add(done + i) }.widen());
+            let mut apart = 1;
+            while apart < AT_ONCE {
+                let last = all;
+                (apart..AT_ONCE).for_each(|i| all[i] = combine(last[i - apart], last[i]));
+                apart *= 2;
+            }
+            all = all.map(|element| combine(before, element));
+            before = all[AT_ONCE - 1];
+            // SAFETY: inside the line.
+            (0..AT_ONCE).for_each(|i| unsafe { *to.add(done + i) = T::narrow(all[i]) });
+            done += AT_ONCE;
+        }
+        for i in done..self.length {
+            // SAFETY: inside the line.
+            unsafe {
+                before = combine(before, (*from.add(i)).widen());
+                *to.add(i) = T::narrow(before);
+            }
+        }
+    }
+
     /// Walks lines that begin at these offsets of input and output.
     ///
     /// # Safety
     /// As [`run`], and `T` is the element type of both views.
     #[inline(always)]
-    unsafe fn lines<T: Element, A: Running<T>, const N: usize>(
+    unsafe fn lines<T: Element, const N: usize>(
         &self,
         offsets: &[[isize; 2]; N],
-        identity: A,
-        combine: impl Fn(A, A) -> A,
+        identity: T::Wide,
+        combine: impl Fn(T::Wide, T::Wide) -> T::Wide,
     ) {
         let [mut step_in, mut step_out] = self.steps;
         let mut first = *offsets;
@@ -141,7 +181,7 @@ impl Walk<'_> {
             while done + PIECE <= self.length {
                 for (piece, from) in pieces.iter_mut().zip(from) {
                     // SAFETY: a piece of the line, so that the elements are inside the view.
-                    (0..PIECE).for_each(|i| piece[i] = A::read(unsafe { *from.add(done + i) }));
+                    (0..PIECE).for_each(|i| piece[i] = unsafe { *from.add(done + i) }.widen());
                 }
                 for i in 0..PIECE {
                     for (sum, piece) in sums.iter_mut().zip(&mut pieces) {
@@ -151,7 +191,7 @@ impl Walk<'_> {
                 }
                 for (piece, to) in pieces.iter().zip(to) {
                     // SAFETY: a piece of the line, so that the elements are inside the view.
-                    (0..PIECE).for_each(|i| unsafe { *to.add(done + i) = piece[i].write() });
+                    (0..PIECE).for_each(|i| unsafe { *to.add(done + i) = T::narrow(piece[i]) });
                 }
                 done += PIECE;
             }
@@ -160,8 +200,8 @@ impl Walk<'_> {
             for ((sum, from), to) in sums.iter_mut().zip(from).zip(to) {
                 // SAFETY: i < length, so both elements are inside the views.
                 unsafe {
-                    *sum = combine(*sum, A::read(*from.offset(i * step_in)));
-                    *to.offset(i * step_out) = sum.write();
+                    *sum = combine(*sum, (*from.offset(i * step_in)).widen());
+                    *to.offset(i * step_out) = T::narrow(*sum);
                 }
             }
         }
