@@ -2,6 +2,7 @@
 
 mod support;
 use kiln_ir::{BinaryOp, DType};
+use kiln_kernels::kernel::InstKind;
 use support::*;
 
 /// Dtypes that are interleaved, and some that are not.
@@ -62,5 +63,29 @@ fn parts_of_complex_numbers() {
         k.store(y, &place(0), real);
         let t = [tensor(dtype, 2 * m * n, 3, false), tensor(dtype, 2 * m * n, 4, false), zeros(dtype, 2 * m * n)];
         check(&k.kernel(), &t, &[], EXACT);
+    }
+}
+
+/// Each element in several places side by side, every one of which does something else with it.
+#[test]
+fn results_that_lie_between_each_other() {
+    for dtype in DTYPES {
+        for times in [2, 3, 4, 5] {
+            for n in [1, 7, 8, 16, 33] {
+                let mut k = K::new(&[("i0", "3"), ("i1", &n.to_string()), ("i2", &times.to_string())], &[]);
+                let (x, y, z) = (k.input(dtype), k.output(dtype), k.output(dtype));
+                let value = k.load(x, &format!("i0*{n} + i1"));
+                let place = format!("i1*{times} + i2");
+                let number = k.push(DType::I64, InstKind::Index(dim(&place)));
+                let held = dtype.compute_type();
+                let number = if held == DType::I64 { number } else { k.push(held, InstKind::Cast(number)) };
+                let sum = k.binary(BinaryOp::Add, held, value, number);
+                let line = n * times;
+                k.store(y, &format!("i0*{line} + {place}"), sum);
+                k.store(z, &format!("i0*{line} + {place}"), value);
+                let t = [tensor(dtype, 3 * n, 7, false), zeros(dtype, 3 * line), zeros(dtype, 3 * line)];
+                check(&k.kernel(), &t, &[], EXACT);
+            }
+        }
     }
 }

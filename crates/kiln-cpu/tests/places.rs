@@ -35,7 +35,7 @@ fn sampled(channels: usize, size: usize, points: usize, dtype: DType, index: DTy
 #[test]
 fn channels_are_read_at_the_same_places() {
     for (dtype, index) in [(DType::F32, DType::I32), (DType::F32, DType::I64), (DType::Bf16, DType::I32)] {
-        for (channels, points) in [(3, 20), (4, 1), (5, 16), (32, 70), (65, 33)] {
+        for (channels, points) in [(3, 20), (4, 1), (5, 16), (32, 70), (65, 33), (72, 33)] {
             let size = 37;
             let kernel = sampled(channels, size, points, dtype, index).kernel();
             let places = |by: i64| (0..2 * points as i64).map(|i| i * by % size as i64).collect::<Vec<i64>>();

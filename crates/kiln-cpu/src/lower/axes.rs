@@ -4,6 +4,7 @@ use super::interleave::interleaved;
 use super::moved::varying_values;
 use super::ops::weight;
 use super::place::repeated;
+use super::unroll::unroll_last;
 use kiln_ir::{Dim, Symbol};
 use kiln_kernels::kernel::{Axis, BufferArg, Domain, Inst, InstKind, LoopBody, Place, Stage};
 
@@ -46,7 +47,7 @@ pub fn visit_expressions(inst: &Inst, f: &mut dyn FnMut(&Dim)) {
     }
 }
 
-fn rewrite_expressions(inst: &mut Inst, f: &dyn Fn(&Dim) -> Dim) {
+pub(super) fn rewrite_expressions(inst: &mut Inst, f: &dyn Fn(&Dim) -> Dim) {
     match &mut inst.kind {
         InstKind::Index(e) => *e = f(e),
         InstKind::InRange { expr, low, high } => {
@@ -83,6 +84,7 @@ pub fn arrange(body: &LoopBody, buffers: &[BufferArg]) -> Nest {
     if body.row.is_empty() && stores_where_data_say(&body) {
         return Nest { body, vector: VectorAxis::Grid, inner: None };
     }
+    unroll_last(&mut body, buffers);
     join_repeats(&mut body);
     let vector = choose(&mut body, buffers);
     let inner = if vector == VectorAxis::Grid && body.row.is_empty() { take_inner(&mut body) } else { None };
@@ -115,19 +117,40 @@ fn take_inner(body: &mut LoopBody) -> Option<Axis> {
             })
         });
     }
-    let found = found.or_else(|| outer.iter().rposition(|axis| repeats_work(body, axis)));
-    found.map(|at| body.grid.remove(at))
+    if let Some(at) = found {
+        return Some(body.grid.remove(at));
+    }
+    let at = outer.iter().rposition(|axis| repeats_work(body, axis))?;
+    if body.grid[at].size.as_const().is_some_and(|n| n <= MOST_INSIDE) {
+        return Some(body.grid.remove(at));
+    }
+    // A part of a longer one.
+    let is_free = |symbol: &Symbol| body.grid.iter().all(|axis| axis.var != *symbol);
+    let var = (0..).map(Symbol::axis).find(is_free)?;
+    let (long, part) = (body.grid[at].var, Dim::from(PART_INSIDE));
+    body.grid[at].size = body.grid[at].size.floor_div(&part);
+    let place = Dim::from(long) * &part + Dim::from(var);
+    rewrite(body, &|e| {
+        if e.contains(long) { e.substitute(&|s| (s == long).then(|| place.clone())) } else { e.clone() }
+    });
+    Some(Axis { var, size: part })
 }
 
 /// The longest axis that runs inside the loop over vectors to save work: that many rows of what is read and written are in use at once.
 const MOST_INSIDE: i64 = 64;
+/// As much of a longer axis does.
+const PART_INSIDE: i64 = 8;
+
+/// What a check of indices takes, in vector instructions.
+const CHECK: u32 = 8;
 
 /// Whether most of what is computed is the same at all points of an axis, places that data choose among it (the channels of an image that
 /// is read at computed places): inside the loop over vectors it is computed once.
 fn repeats_work(body: &LoopBody, axis: &Axis) -> bool {
     let insts = || body.stages.iter().flat_map(|stage| &stage.insts);
     let chosen = insts().any(|inst| matches!(inst.kind, InstKind::CheckIndex { .. }));
-    if !chosen || !axis.size.as_const().is_some_and(|n| (4..=MOST_INSIDE).contains(&n)) {
+    let fits = |n: i64| (4..=MOST_INSIDE).contains(&n) || n > MOST_INSIDE && n % PART_INSIDE == 0;
+    if !chosen || !axis.size.as_const().is_some_and(fits) {
         return false;
     }
     let count = insts().map(|inst| inst.id.0).filter(|&id| id != u32::MAX).max().map_or(0, |id| id as usize + 1);
@@ -135,8 +158,9 @@ fn repeats_work(body: &LoopBody, axis: &Axis) -> bool {
     let (mut same, mut other, mut places) = (0, 0, false);
     for inst in insts() {
         let stays = !matches!(inst.kind, InstKind::Store { .. }) && varying.get(inst.id.0 as usize) == Some(&false);
-        *if stays { &mut same } else { &mut other } += weight(&inst.kind);
-        places |= stays && matches!(inst.kind, InstKind::CheckIndex { .. });
+        let checks = matches!(inst.kind, InstKind::CheckIndex { .. });
+        *if stays { &mut same } else { &mut other } += if checks { CHECK } else { weight(&inst.kind) };
+        places |= stays && checks;
     }
     places && same >= other
 }
@@ -247,6 +271,8 @@ fn access_cost(offset: &Dim, indirect: bool, var: Symbol, store: bool) -> f64 {
         Some((c, _)) if c.is_one() => 0.5,
         // Two vectors with gaps between elements.
         Some((c, _)) if store && c.as_const() == Some(2) => 2.0,
+        // Each element in a cache line of its own.
+        Some((c, _)) if !store && c.as_const().is_some_and(|n| n.unsigned_abs() >= 16) => 2.5,
         Some(_) => {
             if store {
                 3.0

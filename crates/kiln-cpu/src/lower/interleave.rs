@@ -135,7 +135,7 @@ impl Interleaved {
 
     /// Its cost in rough cycles per element: a vector, and its share of the permutations.
     pub(super) fn cost(&self) -> f64 {
-        0.5 + 0.2 * f64::from(self.count.ilog2())
+        0.5 + 0.1 * f64::from(self.count.ilog2())
     }
 }
 

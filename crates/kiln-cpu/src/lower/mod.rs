@@ -22,6 +22,7 @@ mod ops;
 mod place;
 mod reduce;
 mod split;
+mod unroll;
 
 pub(crate) use axes::stores_where_data_say;
 pub use split::{Split, split};
