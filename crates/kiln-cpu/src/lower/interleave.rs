@@ -46,6 +46,19 @@ struct Candidate<'a> {
     order: usize,
 }
 
+/// Accesses along the vector axis that are made together. An inner axis has a way of its own.
+pub(super) fn interleaved_accesses(
+    kernel: &Kernel,
+    body: &LoopBody,
+    vector: VectorAxis,
+    inner: Option<&Axis>,
+) -> Vec<Interleaved> {
+    let axes = if vector == VectorAxis::Grid { &body.grid } else { &body.row };
+    let Some(axis) = axes.last().filter(|_| inner.is_none()) else { return Vec::new() };
+    let of_stage = |stage: &Stage| interleaved(&kernel.buffers, &stage.insts, axis.var);
+    body.stages.iter().flat_map(of_stage).collect()
+}
+
 /// Finds the groups of a stage along an axis.
 pub(super) fn interleaved(buffers: &[BufferArg], insts: &[Inst], var: Symbol) -> Vec<Interleaved> {
     let candidates = insts.iter().enumerate().filter_map(|(order, inst)| candidate(buffers, inst, order, var));

@@ -31,7 +31,7 @@ use crate::vir::*;
 use axes::{Nest, VectorAxis, arrange};
 use kiln_ir::{Dim, Ranges, Symbol};
 use kiln_kernels::kernel::{
-    Access as BufferAccess, Axis, Domain, InstKind, Kernel, LoopBody, Place, ReductionKind, Stage, ValueId,
+    Access as BufferAccess, Axis, Domain, InstKind, Kernel, LoopBody, ReductionKind, Stage, ValueId,
 };
 use std::mem::offset_of;
 
@@ -190,7 +190,7 @@ pub fn lower(kernel: &Kernel, body: &LoopBody, options: Options) -> Result<Lower
         uses: count_uses(&body, count)?,
         moved: moved::moved_values(kernel, &body, count),
         products: vec![[None; COPIES]; count],
-        interleaved: interleaved_accesses(kernel, &body, vector, inner.as_ref()),
+        interleaved: interleave::interleaved_accesses(kernel, &body, vector, inner.as_ref()),
         transposed: Vec::new(),
         temps: Vec::new(),
         by_lane: vector == VectorAxis::Grid,
@@ -211,19 +211,6 @@ pub fn lower(kernel: &Kernel, body: &LoopBody, options: Options) -> Result<Lower
         weight,
         unit_is_lane: vector == VectorAxis::Grid,
     })
-}
-
-/// Accesses along the vector axis that are made together. An inner axis has a way of its own.
-fn interleaved_accesses(
-    kernel: &Kernel,
-    body: &LoopBody,
-    vector: VectorAxis,
-    inner: Option<&Axis>,
-) -> Vec<interleave::Interleaved> {
-    let axes = if vector == VectorAxis::Grid { &body.grid } else { &body.row };
-    let Some(axis) = axes.last().filter(|_| inner.is_none()) else { return Vec::new() };
-    let of_stage = |stage: &Stage| interleave::interleaved(&kernel.buffers, &stage.insts, axis.var);
-    body.stages.iter().flat_map(of_stage).collect()
 }
 
 /// The body of a kernel whose row has no points: row stages vanish, and reductions give their identity.
@@ -406,29 +393,6 @@ impl Lowerer<'_> {
             self.b.close();
         }
         Ok((self.temp_bytes(copies), weight))
-    }
-
-    /// Copies of a heavy body whose row is a column of memory: each step of the row is on other cache lines, mostly on another page, of which
-    /// several vectors side by side use more at a time. As many as a second-level cache has room for their row temporaries.
-    fn copies_of_columns(&self) -> usize {
-        const LINE: i64 = 16;
-        const MOST_BYTES: i64 = 512 << 10;
-        let Some(row) = self.body.row.last() else { return 1 };
-        let jumps = |place: &Place| match place.offset.linear_in(row.var) {
-            Some((stride, _)) => stride.as_const().is_some_and(|n| n.abs() >= LINE),
-            None => false,
-        };
-        let insts = self.body.stages.iter().filter(|stage| stage.domain == Domain::Row).flat_map(|stage| &stage.insts);
-        let mut loads = insts.filter_map(|inst| match &inst.kind {
-            InstKind::Load { place, .. } => Some(place),
-            _ => None,
-        });
-        let room = match self.temp_bytes(1).as_const() {
-            Some(0) => COPIES as i64,
-            Some(bytes) => MOST_BYTES / bytes,
-            None => 1,
-        };
-        if loads.any(jumps) { room.clamp(1, COPIES as i64 / 2) as usize } else { 1 }
     }
 
     /// Whole vectors from `from`, `copies` at a time, then the rest under a mask.
