@@ -276,3 +276,78 @@ fn scatter_adds_up_lines_of_short_floats() {
         assert_eq!(result, Err(LaunchError::IndexOutOfRange { index: bad, size: size as i64 }));
     }
 }
+
+/// Lines side by side and alone, pieces and what is left of a line, both ways.
+#[test]
+fn scans_of_short_floats_are_rounded_once() {
+    use half::{bf16, f16};
+    let (rows, columns) = (11usize, 45usize);
+    let values = noise(rows * columns);
+    for (kind, reverse) in [(ReduceKind::Sum, false), (ReduceKind::Sum, true), (ReduceKind::Max, false)] {
+        let body = RoutineBody::Scan {
+            shape: dims(&[rows as i64, columns as i64]),
+            axis: 1,
+            kind,
+            reverse,
+            input: view(0, 0, &[columns as i64, 1]),
+            output: view(1, 0, &[columns as i64, 1]),
+        };
+        let exact = |i: usize| f64::from(bf16::from_f32(values[i]).to_f32());
+        let want = |row: usize, column: usize| {
+            let range = if reverse { column..columns } else { 0..column + 1 };
+            let elements = range.map(|c| exact(row * columns + c));
+            if kind == ReduceKind::Sum { elements.sum::<f64>() } else { elements.fold(f64::MIN, f64::max) }
+        };
+        let mut x: Vec<bf16> = values.iter().map(|&v| bf16::from_f32(v)).collect();
+        let mut y = vec![bf16::ZERO; x.len()];
+        launch(&[DType::Bf16; 2], body.clone(), &mut [raw(&mut x), raw(&mut y)]).unwrap();
+        let mut short: Vec<f16> = x.iter().map(|v| f16::from_f32(v.to_f32())).collect();
+        let mut shorts = vec![f16::ZERO; x.len()];
+        launch(&[DType::F16; 2], body, &mut [raw(&mut short), raw(&mut shorts)]).unwrap();
+        for i in 0..x.len() {
+            let want = want(i / columns, i % columns);
+            // One rounding of the sum: what would be rounded at each step is far off after a few dozen.
+            assert!((y[i].to_f64() - want).abs() <= want.abs() / 256.0 + 1e-4, "{i}: {} {want}", y[i]);
+            assert!((shorts[i].to_f64() - want).abs() <= want.abs() / 2048.0 + 1e-3, "{i}: {} {want}", shorts[i]);
+        }
+    }
+}
+
+/// NaN wins, of equals the first stays, and an index out of range hides none of its neighbours.
+#[test]
+fn scatter_takes_extremes_element_by_element() {
+    let n = 9usize;
+    let body = |kind| RoutineBody::Scatter {
+        shape: dims(&[4]),
+        updates_shape: dims(&[n as i64]),
+        axis: 0,
+        kind,
+        index: view(0, 0, &[1]),
+        updates: view(1, 0, &[1]),
+        output: view(2, 0, &[1]),
+    };
+    let mut index = [0i64, 1, 2, 3, 0, 1, 2, 3, 2];
+    let mut updates = [1.0f32, f32::NAN, 0.0, -3.0, 5.0, 2.0, -0.0, -7.0, f32::NAN];
+    for (kind, want) in
+        [(ScatterKind::Max, [5.0, f32::NAN, f32::NAN, -1.0]), (ScatterKind::Min, [-1.0, f32::NAN, f32::NAN, -7.0])]
+    {
+        let mut out = [-1.0f32; 4];
+        launch(
+            &[DType::I64, DType::F32, DType::F32],
+            body(kind),
+            &mut [raw(&mut index), raw(&mut updates), raw(&mut out)],
+        )
+        .unwrap();
+        assert_eq!(out.map(f32::to_bits).map(|bits| bits & 0x7fff_ffff >= 0x7f80_0001), want.map(f32::is_nan));
+        out.iter().zip(want).filter(|(_, want)| !want.is_nan()).for_each(|(got, want)| assert_eq!(*got, want));
+    }
+    index[5] = 4;
+    let mut out = [-1.0f32; 4];
+    let result = launch(
+        &[DType::I64, DType::F32, DType::F32],
+        body(ScatterKind::Max),
+        &mut [raw(&mut index), raw(&mut updates), raw(&mut out)],
+    );
+    assert_eq!(result, Err(LaunchError::IndexOutOfRange { index: 4, size: 4 }));
+    assert_eq!((out[0], out[3]), (5.0, -1.0));
+}

@@ -151,21 +151,6 @@ impl Emitter<'_> {
         }
     }
 
-    /// 64-bit lanes as pairs of 32-bit ones: 2i and 2i + 1 for i.
-    fn permute_wide(&mut self, dst: VReg, x: VReg, lanes: VReg) {
-        let (width, kept) = (self.width(Ty::I64), self.work(1));
-        self.asm.mr(ops::VMOVUPS_ST, width, kept, x);
-        self.asm.rmi(ops::VPSLLQ_I, width, self.s1, lanes, 1);
-        self.asm.rmi(ops::VPSLLQ_I, width, self.s0, self.s1, 32);
-        self.asm.rvm(ops::VPOR, width, self.s1, self.s1, self.s0);
-        self.op_const(ops::VPOR, width, self.s1, self.s1, 1 << 32, 8);
-        self.asm.rm(ops::VMOVUPS, width, self.s0, kept);
-        match width {
-            Width::V128 => self.asm.rvm(ops::VPERMILPS, width, dst, self.s0, self.s1),
-            _ => self.asm.rvm(ops::VPERMPS, width, dst, self.s1, self.s0),
-        }
-    }
-
     pub(super) fn splat(&mut self, ty: Ty, dst: VReg, from: Gpr) {
         let width = self.width(ty);
         let (direct, via, spread) = match ty.lane_bytes() {
@@ -203,6 +188,11 @@ impl Emitter<'_> {
             let (rm, repeat) =
                 if ty == Ty::F64 && repeat { (self.reg(b, self.s1).into(), false) } else { (rm, repeat) };
             return self.extreme(op, ty, dst, x, rm, repeat);
+        }
+        if self.avx512
+            && let Some(lanes) = op.moved_lanes(self.lanes)
+        {
+            return self.move_lanes(&lanes.collect::<Vec<_>>(), ty, dst, x, b);
         }
         let y = self.reg(b, self.s1);
         self.bin_regs(op, ty, dst, x, y);
@@ -298,6 +288,8 @@ impl Emitter<'_> {
                 self.asm.rvmi(ops::VSHUFPS, width, dst, a, b, 0x88);
                 self.asm.rmi(ops::VPSHUFD, width, dst, dst, 0xd8);
             }
+            (BinOp::InterleaveLow | BinOp::InterleaveHigh, _) => self.interleave(op, ty, dst, a, b),
+            (BinOp::Evens | BinOp::Odds, _) => self.deinterleave(op, ty, dst, a, b),
             (BinOp::Div, _) => self.divide_ints(dst, a, b),
             _ => unreachable!("{op:?} of {ty:?}"),
         }

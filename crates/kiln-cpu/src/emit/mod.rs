@@ -10,6 +10,7 @@
 
 mod arith;
 mod convert;
+mod lanes;
 mod memory;
 mod reduce;
 mod scalar;
@@ -136,6 +137,7 @@ pub fn early_clobber(inst: &Inst) -> bool {
         | Op::MulLanes(_) => false,
         Op::Int(op) => !matches!(op, IntOp::Add),
         Op::Bin(BinOp::MinNan | BinOp::MaxNan) => true,
+        Op::Bin(BinOp::InterleaveLow | BinOp::InterleaveHigh | BinOp::Evens | BinOp::Odds) => true,
         Op::Bin(BinOp::Div | BinOp::Mul | BinOp::Sar | BinOp::Min | BinOp::Max) => !inst.ty.is_float(),
         Op::Bin(_) => false,
         Op::Store(_) | Op::StoreInt { .. } | Op::Transpose(_) | Op::Loop { .. } | Op::If | Op::End => false,

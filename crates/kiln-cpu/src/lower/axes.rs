@@ -1,8 +1,12 @@
 //! The loop nest: axes of size one are removed, axes that step together are merged, and one axis is chosen as the vector axis.
 
+use super::interleave::interleaved;
+use super::moved::varying_values;
+use super::ops::weight;
 use super::place::repeated;
+use super::unroll::unroll_last;
 use kiln_ir::{Dim, Symbol};
-use kiln_kernels::kernel::{Axis, Domain, Inst, InstKind, LoopBody, Stage};
+use kiln_kernels::kernel::{Axis, BufferArg, Domain, Inst, InstKind, LoopBody, Place, Stage};
 
 /// The axis that runs along the lanes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -43,7 +47,7 @@ pub fn visit_expressions(inst: &Inst, f: &mut dyn FnMut(&Dim)) {
     }
 }
 
-fn rewrite_expressions(inst: &mut Inst, f: &dyn Fn(&Dim) -> Dim) {
+pub(super) fn rewrite_expressions(inst: &mut Inst, f: &dyn Fn(&Dim) -> Dim) {
     match &mut inst.kind {
         InstKind::Index(e) => *e = f(e),
         InstKind::InRange { expr, low, high } => {
@@ -71,7 +75,7 @@ fn rewrite(body: &mut LoopBody, f: &dyn Fn(&Dim) -> Dim) {
 }
 
 /// Simplifies the nest and chooses the vector axis.
-pub fn arrange(body: &LoopBody) -> Nest {
+pub fn arrange(body: &LoopBody, buffers: &[BufferArg]) -> Nest {
     let mut body = body.clone();
     drop_units(&mut body);
     merge(&mut body, false);
@@ -80,8 +84,9 @@ pub fn arrange(body: &LoopBody) -> Nest {
     if body.row.is_empty() && stores_where_data_say(&body) {
         return Nest { body, vector: VectorAxis::Grid, inner: None };
     }
+    unroll_last(&mut body, buffers);
     join_repeats(&mut body);
-    let vector = choose(&mut body);
+    let vector = choose(&mut body, buffers);
     let inner = if vector == VectorAxis::Grid && body.row.is_empty() { take_inner(&mut body) } else { None };
     Nest { body, vector, inner }
 }
@@ -112,7 +117,52 @@ fn take_inner(body: &mut LoopBody) -> Option<Axis> {
             })
         });
     }
-    found.map(|at| body.grid.remove(at))
+    if let Some(at) = found {
+        return Some(body.grid.remove(at));
+    }
+    let at = outer.iter().rposition(|axis| repeats_work(body, axis))?;
+    if body.grid[at].size.as_const().is_some_and(|n| n <= MOST_INSIDE) {
+        return Some(body.grid.remove(at));
+    }
+    // A part of a longer one.
+    let is_free = |symbol: &Symbol| body.grid.iter().all(|axis| axis.var != *symbol);
+    let var = (0..).map(Symbol::axis).find(is_free)?;
+    let (long, part) = (body.grid[at].var, Dim::from(PART_INSIDE));
+    body.grid[at].size = body.grid[at].size.floor_div(&part);
+    let place = Dim::from(long) * &part + Dim::from(var);
+    rewrite(body, &|e| {
+        if e.contains(long) { e.substitute(&|s| (s == long).then(|| place.clone())) } else { e.clone() }
+    });
+    Some(Axis { var, size: part })
+}
+
+/// The longest axis that runs inside the loop over vectors to save work: that many rows of what is read and written are in use at once.
+const MOST_INSIDE: i64 = 64;
+/// As much of a longer axis does.
+const PART_INSIDE: i64 = 8;
+
+/// What a check of indices takes, in vector instructions.
+const CHECK: u32 = 8;
+
+/// Whether most of what is computed is the same at all points of an axis, places that data choose among it (the channels of an image that
+/// is read at computed places): inside the loop over vectors it is computed once.
+fn repeats_work(body: &LoopBody, axis: &Axis) -> bool {
+    let insts = || body.stages.iter().flat_map(|stage| &stage.insts);
+    let chosen = insts().any(|inst| matches!(inst.kind, InstKind::CheckIndex { .. }));
+    let fits = |n: i64| (4..=MOST_INSIDE).contains(&n) || n > MOST_INSIDE && n % PART_INSIDE == 0;
+    if !chosen || !axis.size.as_const().is_some_and(fits) {
+        return false;
+    }
+    let count = insts().map(|inst| inst.id.0).filter(|&id| id != u32::MAX).max().map_or(0, |id| id as usize + 1);
+    let varying = varying_values(body, axis.var, count);
+    let (mut same, mut other, mut places) = (0, 0, false);
+    for inst in insts() {
+        let stays = !matches!(inst.kind, InstKind::Store { .. }) && varying.get(inst.id.0 as usize) == Some(&false);
+        let checks = matches!(inst.kind, InstKind::CheckIndex { .. });
+        *if stays { &mut same } else { &mut other } += if checks { CHECK } else { weight(&inst.kind) };
+        places |= stays && checks;
+    }
+    places && same >= other
 }
 
 fn drop_units(body: &mut LoopBody) {
@@ -221,6 +271,8 @@ fn access_cost(offset: &Dim, indirect: bool, var: Symbol, store: bool) -> f64 {
         Some((c, _)) if c.is_one() => 0.5,
         // Two vectors with gaps between elements.
         Some((c, _)) if store && c.as_const() == Some(2) => 2.0,
+        // Each element in a cache line of its own.
+        Some((c, _)) if !store && c.as_const().is_some_and(|n| n.unsigned_abs() >= 16) => 2.5,
         Some(_) => {
             if store {
                 3.0
@@ -234,20 +286,27 @@ fn access_cost(offset: &Dim, indirect: bool, var: Symbol, store: bool) -> f64 {
     }
 }
 
-fn cost(body: &LoopBody, var: Symbol, row: bool) -> f64 {
+fn cost(body: &LoopBody, buffers: &[BufferArg], var: Symbol, row: bool) -> f64 {
     let has_row = !body.row.is_empty();
+    // What an axis inside the loop over vectors does not change is loaded once for all of its points.
+    let mut others = body.grid.iter().filter(|axis| axis.var != var && !has_row);
+    let inside = others.rfind(|axis| repeats_work(body, axis));
+    let once = |place: &Place| inside.is_some_and(|axis| place.indirect.is_empty() && !place.offset.contains(axis.var));
     let mut sum = 0.0;
     for stage in &body.stages {
         // Point stages of row kernels run once per row.
         let weight = if stage.domain == Domain::Point && has_row { 0.02 } else { 1.0 };
+        let groups = interleaved(buffers, &stage.insts, var);
         for inst in &stage.insts {
             let (place, store) = match &inst.kind {
                 InstKind::Load { place, .. } => (place, false),
                 InstKind::Store { place, .. } => (place, true),
                 _ => continue,
             };
-            if stage.domain == Domain::Row || !row {
-                sum += weight * access_cost(&place.offset, !place.indirect.is_empty(), var, store);
+            if (stage.domain == Domain::Row || !row) && !once(place) {
+                let together = groups.iter().find(|one| one.is(place, store)).map(|one| one.cost());
+                let alone = || access_cost(&place.offset, !place.indirect.is_empty(), var, store);
+                sum += weight * together.unwrap_or_else(alone);
             }
         }
     }
@@ -255,7 +314,7 @@ fn cost(body: &LoopBody, var: Symbol, row: bool) -> f64 {
 }
 
 /// Moves the best axis last in its list. Short axes waste lanes, so they must be cheaper to win.
-fn choose(body: &mut LoopBody) -> VectorAxis {
+fn choose(body: &mut LoopBody, buffers: &[BufferArg]) -> VectorAxis {
     let short = |axis: &Axis| match axis.size.as_const() {
         Some(n) if n < 16 => 1.0 + 0.25 * (16 - n) as f64,
         _ => 1.0,
@@ -263,10 +322,10 @@ fn choose(body: &mut LoopBody) -> VectorAxis {
     let mut best: Option<(f64, bool, usize)> = None;
     // In order of preference among equals: the last row axis, then grid axes from the last.
     if let Some((at, axis)) = body.row.iter().enumerate().next_back() {
-        best = Some(((cost(body, axis.var, true) + 0.25) * short(axis), true, at));
+        best = Some(((cost(body, buffers, axis.var, true) + 0.25) * short(axis), true, at));
     }
     for (at, axis) in body.grid.iter().enumerate().rev() {
-        let price = (cost(body, axis.var, false) + 0.25) * short(axis);
+        let price = (cost(body, buffers, axis.var, false) + 0.25) * short(axis);
         if best.is_none_or(|(other, ..)| price < other) {
             best = Some((price, false, at));
         }

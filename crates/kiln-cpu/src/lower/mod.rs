@@ -16,11 +16,13 @@ mod bytes;
 mod convert;
 mod index;
 mod inner;
+mod interleave;
 mod moved;
 mod ops;
 mod place;
 mod reduce;
 mod split;
+mod unroll;
 
 pub(crate) use axes::stores_where_data_say;
 pub use split::{Split, split};
@@ -139,6 +141,8 @@ struct Lowerer<'a> {
     moved: Vec<bool>,
     /// The product each value is, for contraction: factors and the instruction's dtype.
     products: Vec<[Option<(V, V)>; COPIES]>,
+    /// Accesses that are made together with others.
+    interleaved: Vec<interleave::Interleaved>,
     /// Loads along an inner axis that come from blocks in local memory.
     transposed: Vec<inner::TransposedLoad>,
     /// Base of each row temporary.
@@ -155,7 +159,7 @@ struct Lowerer<'a> {
 
 /// Lowers a loop kernel.
 pub fn lower(kernel: &Kernel, body: &LoopBody, options: Options) -> Result<Lowered, LowerError> {
-    let Nest { body, vector, inner } = arrange(body);
+    let Nest { body, vector, inner } = arrange(body, &kernel.buffers);
     let count =
         body.stages.iter().flat_map(|s| s.insts.iter().map(|i| i.id.0).chain(s.reductions.iter().map(|r| r.result.0)));
     // Stores define nothing and may carry any id.
@@ -186,6 +190,7 @@ pub fn lower(kernel: &Kernel, body: &LoopBody, options: Options) -> Result<Lower
         uses: count_uses(&body, count)?,
         moved: moved::moved_values(kernel, &body, count),
         products: vec![[None; COPIES]; count],
+        interleaved: interleave::interleaved_accesses(kernel, &body, vector, inner.as_ref()),
         transposed: Vec::new(),
         temps: Vec::new(),
         by_lane: vector == VectorAxis::Grid,
@@ -363,7 +368,7 @@ impl Lowerer<'_> {
             _ if self.body.row.is_empty() => 1,
             0..8 => COPIES,
             _ if inside < 16 => COPIES / 2,
-            _ => 1,
+            _ => self.copies_of_columns(),
         };
         if outer.is_empty() {
             self.setup_temps(copies)?;

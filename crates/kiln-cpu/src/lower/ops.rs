@@ -334,6 +334,13 @@ impl Lowerer<'_> {
         Ok(Value { held: Representation::Vector(self.b.select(Ty::of(dtype), m, p, q)), uniform })
     }
 
+    /// The instruction that defines a value.
+    pub(super) fn definition(&self, v: ValueId) -> Option<&InstKind> {
+        let stores = |kind: &InstKind| matches!(kind, InstKind::Store { .. } | InstKind::StoreTemp(..));
+        let insts = self.body.stages.iter().flat_map(|stage| &stage.insts);
+        insts.map(|inst| (inst.id, &inst.kind)).find(|(id, kind)| *id == v && !stores(kind)).map(|(_, kind)| kind)
+    }
+
     fn check_index(&mut self, value: ValueId, size: &Dim) -> Result<Value, LowerError> {
         let x = self.value(value)?;
         let size = self.scalar_expr(size)?;
@@ -341,8 +348,18 @@ impl Lowerer<'_> {
             let v = self.b.pure(Op::CheckIndex, Ty::Int, Ty::Int, &[v, size, V::NONE, self.error]);
             return Ok(Value { held: Representation::Scalar(v), uniform: true });
         }
-        let v = self.as_wide(x);
         let tail = self.along.map_or(V::NONE, |along| along.tail);
+        // An index of 32 bits stays one.
+        if let Some(&InstKind::Cast(from)) = self.definition(value)
+            && self.dtype_of(from)? == DType::I32
+            && self.b.as_number(size).is_some_and(|size| size < i32::MAX as i64)
+        {
+            let from = self.value(from)?;
+            let v = self.as_vector(from, DType::I32);
+            let v = self.b.pure(Op::CheckIndex, Ty::I32, Ty::I32, &[v, size, tail, self.error]);
+            return Ok(Value { held: Representation::Narrow(v), uniform: false });
+        }
+        let v = self.as_wide(x);
         let v = self.b.pure(Op::CheckIndex, Ty::I64, Ty::I64, &[v, size, tail, self.error]);
         Ok(Value { held: Representation::Vector(v), uniform: false })
     }

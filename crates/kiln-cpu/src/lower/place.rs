@@ -60,6 +60,14 @@ impl Lowerer<'_> {
 
     fn target(&mut self, base: V, dtype: DType, place: &Place) -> Result<Target, LowerError> {
         let memory = Memory { dtype, access: Access::Single, vectors: 0, wide_index: false, disp: 0 };
+        if let Some(index) = self.narrow_places(place)? {
+            let mut base = base;
+            if !self.varies(&place.offset) {
+                let offset = self.scalar_expr(&place.offset)?;
+                base = self.advance(base, offset, dtype);
+            }
+            return Ok(Target { base, index, memory: Memory { access: Access::Indexed, ..memory } });
+        }
         // Data-dependent parts that are the same in all lanes join the base.
         let mut base = base;
         let mut varying: Option<V> = None;
@@ -120,6 +128,35 @@ impl Lowerer<'_> {
         }
     }
 
+    /// Data-dependent places as integers of 32 bits, where they are known to fit: indices that were checked against a number.
+    fn narrow_places(&mut self, place: &Place) -> Result<Option<V>, LowerError> {
+        let varies = self.varies(&place.offset);
+        let mut most = match place.offset.bounds(&self.ranges) {
+            (Some(low), Some(high)) if varies && self.is_narrow(&place.offset) => low.abs().max(high.abs()),
+            _ if varies => return Ok(None),
+            _ => 0,
+        };
+        let mut parts = Vec::with_capacity(place.indirect.len());
+        for (v, stride) in &place.indirect {
+            let Some(InstKind::CheckIndex { size, .. }) = self.definition(*v) else { return Ok(None) };
+            let (Some(size), Some(stride)) = (size.as_const(), stride.as_const()) else { return Ok(None) };
+            let value = self.value(*v)?;
+            let Representation::Narrow(index) = value.held else { return Ok(None) };
+            most = most.saturating_add(size.saturating_mul(stride.saturating_abs()));
+            parts.push((index, stride));
+        }
+        if parts.is_empty() || most >= i32::MAX.into() {
+            return Ok(None);
+        }
+        let mut sum = if varies { Some(self.vector_expr(Ty::I32, &place.offset)?) } else { None };
+        for (index, stride) in parts {
+            let by = self.b.bits(Ty::I32, u64::from(stride as i32 as u32));
+            let moved = if stride == 1 { index } else { self.b.mul(Ty::I32, index, by) };
+            sum = Some(sum.map_or(moved, |sum| self.b.add(Ty::I32, sum, moved)));
+        }
+        Ok(sum)
+    }
+
     fn both(&mut self, a: V, b: V) -> V {
         match (a.is_some(), b.is_some()) {
             (true, true) => self.b.and(Ty::Mask, a, b),
@@ -160,6 +197,11 @@ impl Lowerer<'_> {
             && let Some(value) = self.load_permuted(base, stored, place, read_only)?
         {
             let value = if stored != memory { self.decode_float8(memory, value) } else { value };
+            return Ok(Value { held: Representation::Vector(value), uniform: false });
+        }
+        if !guard.is_some()
+            && let Some(value) = self.load_interleaved(place, base, stored)?
+        {
             return Ok(Value { held: Representation::Vector(value), uniform: false });
         }
         let transposed = self.transposed_target(place);
@@ -364,6 +406,9 @@ impl Lowerer<'_> {
         let mut stored = memory;
         if matches!(memory, DType::F8E4M3 | DType::F8E5M2) {
             stored = DType::U8;
+        }
+        if !guard.is_some() && self.store_interleaved(place, base, stored)? {
+            return Ok(());
         }
         let t = self.target(base, stored, place)?;
         if let (Representation::Scalar(v), Access::Single, false) = (value.held, t.memory.access, guard.is_some()) {

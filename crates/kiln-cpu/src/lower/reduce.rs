@@ -2,7 +2,7 @@
 
 use super::*;
 use kiln_ir::{ArgKind, ReduceKind, Scalar};
-use kiln_kernels::kernel::{Inst as BodyInst, Reduction};
+use kiln_kernels::kernel::{Inst as BodyInst, Place, Reduction};
 
 /// The accumulators of one reduction, one per copy.
 pub(super) struct Accumulator {
@@ -23,6 +23,29 @@ pub(super) fn of_nothing(r: &Reduction) -> BodyInst {
 }
 
 impl Lowerer<'_> {
+    /// Copies of a heavy body whose row is a column of memory: each step of the row is on other cache lines, mostly on another page, of which
+    /// several vectors side by side use more at a time. As many as a second-level cache has room for their row temporaries.
+    pub(super) fn copies_of_columns(&self) -> usize {
+        const LINE: i64 = 16;
+        const MOST_BYTES: i64 = 512 << 10;
+        let Some(row) = self.body.row.last() else { return 1 };
+        let jumps = |place: &Place| match place.offset.linear_in(row.var) {
+            Some((stride, _)) => stride.as_const().is_some_and(|n| n.abs() >= LINE),
+            None => false,
+        };
+        let insts = self.body.stages.iter().filter(|stage| stage.domain == Domain::Row).flat_map(|stage| &stage.insts);
+        let mut loads = insts.filter_map(|inst| match &inst.kind {
+            InstKind::Load { place, .. } => Some(place),
+            _ => None,
+        });
+        let room = match self.temp_bytes(1).as_const() {
+            Some(0) => COPIES as i64,
+            Some(bytes) => MOST_BYTES / bytes,
+            None => 1,
+        };
+        if loads.any(jumps) { room.clamp(1, COPIES as i64 / 2) as usize } else { 1 }
+    }
+
     /// Initialises the accumulators of a stage, before its loops.
     pub(super) fn accumulators(&mut self, stage: &Stage, copies: usize) -> Result<Vec<Accumulator>, LowerError> {
         let mut list = Vec::with_capacity(stage.reductions.len());

@@ -16,6 +16,11 @@ fn map2<T>(a: &Lanes, b: &Lanes, read: impl Fn(u64) -> T, f: impl Fn(T, T) -> u6
 }
 
 pub(super) fn binary(op: BinOp, ty: Ty, a: &Lanes, b: &Lanes) -> Lanes {
+    if let Some(lanes) = op.moved_lanes(LANES) {
+        let mut moved = [0; LANES];
+        moved.iter_mut().zip(lanes).for_each(|(to, from)| *to = if from < LANES { a[from] } else { b[from - LANES] });
+        return moved;
+    }
     match (op, ty) {
         (BinOp::And, _) => std::array::from_fn(|i| a[i] & b[i]),
         (BinOp::Or, _) => std::array::from_fn(|i| a[i] | b[i]),

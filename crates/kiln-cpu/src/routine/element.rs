@@ -13,6 +13,12 @@ pub trait Wide: Copy + PartialEq {
     fn rank(self) -> u64;
 }
 
+/// One of two floats, without a branch.
+#[inline(always)]
+fn choose<T>(condition: bool, yes: T, no: T) -> T {
+    std::hint::select_unpredictable(condition, yes, no)
+}
+
 impl Wide for f64 {
     fn identity(kind: ReduceKind) -> f64 {
         kind.float_identity()
@@ -21,9 +27,9 @@ impl Wide for f64 {
         match kind {
             ReduceKind::Sum => a + b,
             ReduceKind::Prod => a * b,
-            ReduceKind::Max if a.is_nan() || b <= a => a,
-            ReduceKind::Min if a.is_nan() || b >= a => a,
-            ReduceKind::Max | ReduceKind::Min => b,
+            // Both sides are computed: which it is no processor can foresee.
+            ReduceKind::Max => choose((b > a) | b.is_nan(), b, a),
+            ReduceKind::Min => choose((b < a) | b.is_nan(), b, a),
         }
     }
     #[inline(always)]
@@ -66,6 +72,8 @@ pub trait Element: Copy + Send + Sync + 'static {
     fn combine(kind: ReduceKind, a: Self, b: Self) -> Self {
         Self::narrow(Self::Wide::combine(kind, a.widen(), b.widen()))
     }
+    /// Whether no sum of elements is too large for what it is computed with, in whichever order they are added. Integers wrap.
+    const SUMS_FIT: bool = true;
     /// Whether [`Element::rank`] is injective.
     const RANKED: bool;
     /// A number that orders as [`Wide::rank`] does.
@@ -91,8 +99,7 @@ macro_rules! element {
     ($type:ty, $wide:ty, $widen:expr, $narrow:expr, $ranked:expr, $rank:expr $(, $own:item)?) => {
         impl Element for $type {
             type Wide = $wide;
-            $(#[inline(always)]
-            $own)?
+            $($own)?
             #[inline(always)]
             fn widen(self) -> $wide {
                 $widen(self)
@@ -117,7 +124,8 @@ fn combine_short(kind: ReduceKind, a: f32, b: f32) -> f32 {
     match kind {
         ReduceKind::Sum => a + b,
         ReduceKind::Prod => a * b,
-        _ => Wide::combine(kind, f64::from(a), f64::from(b)) as f32,
+        ReduceKind::Max => choose((b > a) | b.is_nan(), b, a),
+        ReduceKind::Min => choose((b < a) | b.is_nan(), b, a),
     }
 }
 
@@ -141,11 +149,12 @@ element!(
     |w| w as f32,
     true,
     rank_of_float,
+    #[inline(always)]
     fn combine(kind: ReduceKind, a: f32, b: f32) -> f32 {
         combine_short(kind, a, b)
     }
 );
-element!(f64, f64, |v| v, |w| w, false, |v: f64| rank_of_float(v as f32));
+element!(f64, f64, |v| v, |w| w, false, |v: f64| rank_of_float(v as f32), const SUMS_FIT: bool = false;);
 element!(
     f16,
     f64,
@@ -153,6 +162,7 @@ element!(
     |w| f16::from_f32(w as f32),
     true,
     |v: f16| rank_of_float(v.to_f32()),
+    #[inline(always)]
     fn combine(kind: ReduceKind, a: f16, b: f16) -> f16 {
         f16::from_f32(combine_short(kind, a.to_f32(), b.to_f32()))
     }
@@ -164,6 +174,7 @@ element!(
     |w| to_bf16(w as f32),
     true,
     |v| rank_of_float(of_bf16(v)),
+    #[inline(always)]
     fn combine(kind: ReduceKind, a: bf16, b: bf16) -> bf16 {
         to_bf16(combine_short(kind, of_bf16(a), of_bf16(b)))
     }

@@ -42,25 +42,61 @@ unsafe fn lines<T: Element>(
         visit(&outer, [&from, &to], begin, end, |_, at| offsets.push(at));
         let steps = [step_in, step_out];
         let walk = Walk { length, reverse, input, output, steps };
-        // A chain of additions leaves most of a processor idle: lines that do not wait for each other are walked side by side.
-        let (together, rest) = offsets.as_chunks::<8>();
         // SAFETY: passed on from the caller.
-        unsafe {
-            match kind {
-                ReduceKind::Sum => {
-                    let sum = |a, b| T::Wide::combine(ReduceKind::Sum, a, b);
-                    together.iter().for_each(|lines| walk.lines::<T, 8>(lines, T::Wide::identity(kind), sum));
-                    rest.iter().for_each(|line| walk.lines::<T, 1>(&[*line], T::Wide::identity(kind), sum));
-                }
-                kind => {
-                    let combine = |a, b| T::Wide::combine(kind, a, b);
-                    together.iter().for_each(|lines| walk.lines::<T, 8>(lines, T::Wide::identity(kind), combine));
-                    rest.iter().for_each(|line| walk.lines::<T, 1>(&[*line], T::Wide::identity(kind), combine));
-                }
-            }
-        }
+        unsafe { all_lines::<T>(&walk, &offsets, kind) };
     });
 }
+
+/// Walks every line, with vectors of 256 bits where the machine has them.
+///
+/// # Safety
+/// As [`Walk::lines`].
+unsafe fn all_lines<T: Element>(walk: &Walk<'_>, offsets: &[[isize; 2]], kind: ReduceKind) {
+    #[cfg(target_arch = "x86_64")]
+    if std::arch::is_x86_feature_detected!("avx2") {
+        /// # Safety
+        /// As [`Walk::lines`], on a machine with AVX2.
+        #[target_feature(enable = "avx2")]
+        unsafe fn wide<T: Element>(walk: &Walk<'_>, offsets: &[[isize; 2]], kind: ReduceKind) {
+            // SAFETY: the caller's promise.
+            unsafe { each_line::<T>(walk, offsets, kind) }
+        }
+        // SAFETY: the machine has it; the rest is the caller's promise.
+        return unsafe { wide::<T>(walk, offsets, kind) };
+    }
+    // SAFETY: the caller's promise.
+    unsafe { each_line::<T>(walk, offsets, kind) }
+}
+
+/// # Safety
+/// As [`Walk::lines`].
+#[inline(always)]
+unsafe fn each_line<T: Element>(walk: &Walk<'_>, offsets: &[[isize; 2]], kind: ReduceKind) {
+    let sum = |a, b| T::Wide::combine(ReduceKind::Sum, a, b);
+    let combine = |a, b| T::Wide::combine(kind, a, b);
+    let neighbours = walk.steps == [1, 1] && !walk.reverse;
+    // A chain of additions leaves most of a processor idle: lines that do not wait for each other are walked side by side.
+    let (together, rest) = offsets.as_chunks::<8>();
+    // SAFETY: the caller's promise.
+    unsafe {
+        match kind {
+            ReduceKind::Sum if neighbours && T::SUMS_FIT => {
+                offsets.iter().for_each(|line| walk.neighbours::<T>(*line, T::Wide::identity(kind), sum));
+            }
+            ReduceKind::Sum => {
+                together.iter().for_each(|lines| walk.lines::<T, 8>(lines, T::Wide::identity(kind), sum));
+                rest.iter().for_each(|line| walk.lines::<T, 1>(&[*line], T::Wide::identity(kind), sum));
+            }
+            _ => {
+                together.iter().for_each(|lines| walk.lines::<T, 8>(lines, T::Wide::identity(kind), combine));
+                rest.iter().for_each(|line| walk.lines::<T, 1>(&[*line], T::Wide::identity(kind), combine));
+            }
+        }
+    }
+}
+
+/// Elements of a line that are combined at once: a vector of what they are accumulated in.
+const AT_ONCE: usize = 4;
 
 /// Elements of a line that are read together.
 const PIECE: usize = 16;
@@ -76,6 +112,45 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
+    /// Walks a line of neighbours that begins at these offsets, some elements at a time: each is combined with the one before it, then with
+    /// what is two before it, and all of them with what came before. The order of the combinations is another than element by element.
+    ///
+    /// # Safety
+    /// As [`run`], and `T` is the element type of both views.
+    #[inline(always)]
+    unsafe fn neighbours<T: Element>(
+        &self,
+        [from, to]: [isize; 2],
+        identity: T::Wide,
+        combine: impl Fn(T::Wide, T::Wide) -> T::Wide,
+    ) {
+        // SAFETY: the line is inside both views; what is written no one else looks at meanwhile. Both may be the same line, so that there are no slices.
+        let (from, to) = unsafe { (self.input.at::<T>(from), self.output.at::<T>(to)) };
+        let (mut before, mut done) = (identity, 0);
+        while done + AT_ONCE <= self.length {
+            // SAFETY: inside the line.
+            let mut all: [T::Wide; AT_ONCE] = std::array::from_fn(|i| unsafe { *from.add(done + i) }.widen());
+            let mut apart = 1;
+            while apart < AT_ONCE {
+                let last = all;
+                (apart..AT_ONCE).for_each(|i| all[i] = combine(last[i - apart], last[i]));
+                apart *= 2;
+            }
+            all = all.map(|element| combine(before, element));
+            before = all[AT_ONCE - 1];
+            // SAFETY: inside the line.
+            (0..AT_ONCE).for_each(|i| unsafe { *to.add(done + i) = T::narrow(all[i]) });
+            done += AT_ONCE;
+        }
+        for i in done..self.length {
+            // SAFETY: inside the line.
+            unsafe {
+                before = combine(before, (*from.add(i)).widen());
+                *to.add(i) = T::narrow(before);
+            }
+        }
+    }
+
     /// Walks lines that begin at these offsets of input and output.
     ///
     /// # Safety

@@ -150,17 +150,13 @@ impl Job<'_> {
                 widen_line(line, &mut sums);
                 // SAFETY: the first elements of the lines, or places beside empty ones that are not used.
                 let (index, updates) = unsafe { (self.index.at::<I>(index), self.updates.at::<T>(updates)) };
-                let (mut fault, to) = (None, sums.as_mut_ptr());
-                for n in 0..along as isize {
-                    // SAFETY: n < along, so that both are inside their views.
-                    let (at, update) = unsafe { ((*index.offset(n * di)).widen(), *updates.offset(n * du)) };
-                    if at as u64 >= size as u64 {
-                        fault = Some(at);
-                        continue;
-                    }
-                    // SAFETY: `at` was checked.
-                    unsafe { *to.add(at as usize) += update.to_single() };
-                }
+                let to = sums.as_mut_ptr();
+                // SAFETY: the line has `along` indices and updates; places are inside the sums.
+                let fault = unsafe {
+                    each_place(index, di, along, size as u64, |n, at| {
+                        *to.add(at) += (*updates.offset(n * du)).to_single();
+                    })
+                };
                 if let Some(at) = fault {
                     bad.store(at, Ordering::Relaxed);
                     is_bad.store(true, Ordering::Relaxed);
@@ -226,19 +222,14 @@ impl Job<'_> {
             // SAFETY: the first elements of the run, or places beside an empty one that are not used.
             let (index, updates, output) =
                 unsafe { (self.index.at::<I>(index), self.updates.at::<T>(updates), self.output.at::<T>(output)) };
-            for n in 0..count as isize {
-                // SAFETY: the run is inside index and updates.
-                let (at, update) = unsafe { ((*index.offset(n * di)).widen(), *updates.offset(n * du)) };
-                if at as u64 >= size {
-                    fault = Some(at);
-                    continue;
-                }
-                // SAFETY: `at` was checked against the axis; no other job writes this line.
-                unsafe {
+            // SAFETY: the run is inside index and updates; places were checked against the axis, and no other job writes this line.
+            let bad = unsafe {
+                each_place(index, di, count, size, |n, at| {
                     let place = output.offset(n * to + at as isize * step_of_axis);
-                    *place = combine(*place, update);
-                }
-            }
+                    *place = combine(*place, *updates.offset(n * du));
+                })
+            };
+            fault = bad.or(fault);
         };
         let inner = &self.updates_shape[axis + 1..];
         if inner.iter().all(|&n| n == 1) {
@@ -262,6 +253,41 @@ impl Job<'_> {
         }
         fault
     }
+}
+
+/// Calls `f` with the number of each index and the index, in their order; one that is out of range is left out and returned.
+///
+/// # Safety
+/// There are `count` indices, so many elements apart. What `f` does is the caller's promise, for numbers below `count` and indices below `size`.
+#[inline(always)]
+unsafe fn each_place<I: Element<Wide = i64>>(
+    index: *const I,
+    apart: isize,
+    count: usize,
+    size: u64,
+    mut f: impl FnMut(isize, usize),
+) -> Option<i64> {
+    /// Indices that are checked together.
+    const TOGETHER: usize = 4;
+    let (mut fault, mut n) = (None, 0);
+    let count = count as isize;
+    // SAFETY: numbers below `count`.
+    let at = |n: isize| unsafe { *index.offset(if apart == 1 { n } else { n * apart }) }.widen();
+    while n + TOGETHER as isize <= count {
+        let all: [i64; TOGETHER] = std::array::from_fn(|i| at(n + i as isize));
+        if all.iter().fold(false, |bad, &at| bad | (at as u64 >= size)) {
+            break;
+        }
+        (0..TOGETHER).for_each(|i| f(n + i as isize, all[i] as usize));
+        n += TOGETHER as isize;
+    }
+    for n in n..count {
+        match at(n) {
+            at if (at as u64) < size => f(n, at as usize),
+            at => fault = Some(at),
+        }
+    }
+    fault
 }
 
 /// Sums of a line that are kept at once: a second-level cache holds them.

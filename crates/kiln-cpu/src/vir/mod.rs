@@ -165,6 +165,28 @@ pub enum BinOp {
     ZipEven,
     /// The smaller of the unsigned bytes of 32-bit lanes.
     MinBytes,
+    /// The lower half of a's lanes, each with the lane of b after it.
+    InterleaveLow,
+    /// The upper half of a's lanes, each with the lane of b after it.
+    InterleaveHigh,
+    /// The even lanes of a, then those of b.
+    Evens,
+    /// The odd lanes of a, then those of b.
+    Odds,
+}
+
+impl BinOp {
+    /// The lane that each of so many lanes comes from, where lanes are only moved; those of b count on from those of a.
+    pub fn moved_lanes(self, lanes: usize) -> Option<impl Iterator<Item = usize>> {
+        let from: fn(usize, usize) -> usize = match self {
+            BinOp::InterleaveLow => |lane, lanes| lane / 2 + lane % 2 * lanes,
+            BinOp::InterleaveHigh => |lane, lanes| lane / 2 + lanes / 2 + lane % 2 * lanes,
+            BinOp::Evens => |lane, _| 2 * lane,
+            BinOp::Odds => |lane, _| 2 * lane + 1,
+            _ => return None,
+        };
+        Some((0..lanes).map(move |lane| from(lane, lanes)))
+    }
 }
 
 /// The sign of a product and of what is added to it.

@@ -71,6 +71,7 @@ pub(super) fn passes<E: Emit>(
     };
     let (mut state, mut done) = (complex_parts(e, &x)?, 1);
     let mut left: usize = radices.iter().product();
+    let mut results = Vec::new();
     for (pass, &radix) in radices.iter().enumerate() {
         let rest = left / radix;
         let view = shape_of(&[radix, rest, done]);
@@ -79,7 +80,7 @@ pub(super) fn passes<E: Emit>(
         for j in 0..radix {
             parts.push((pick(e, &real, axis, j as i64)?, pick(e, &imaginary, axis, j as i64)?));
         }
-        let mut results = small(e, &parts, forward)?;
+        results = small(e, &parts, forward)?;
         if rest > 1 {
             results = turned(e, results, ty.dtype, left, rest, forward, inner.len())?;
         }
@@ -90,25 +91,23 @@ pub(super) fn passes<E: Emit>(
         }
         done *= radix;
         left = rest;
-        if left == 1 {
-            // The pairs at once: parts that are written apart would have to be joined.
-            let mut pairs = Vec::with_capacity(radix);
-            for (real, imaginary) in &results {
-                pairs.push(complex(e, real, imaginary)?);
-            }
-            let y = stack(e, &pairs, axis + 1)?;
-            let y = reshape(e, &y, &ty.shape)?;
-            return cast(e, &y, dtype);
+        if left > 1 {
+            let (real, imaginary): (Vec<_>, Vec<_>) = results.drain(..).unzip();
+            let shape = shape_of(&[left, done]);
+            let (real, imaginary) = (stack(e, &real, axis + 1)?, stack(e, &imaginary, axis + 1)?);
+            // One tensor, so that one kernel writes it.
+            let both = stack(e, &[real, imaginary], 0)?;
+            let (real, imaginary) = (pick(e, &both, 0, 0)?, pick(e, &both, 0, 1)?);
+            state = (reshape(e, &real, &shape)?, reshape(e, &imaginary, &shape)?);
         }
-        let (real, imaginary): (Vec<_>, Vec<_>) = results.into_iter().unzip();
-        let shape = shape_of(&[left, done]);
-        let (real, imaginary) = (stack(e, &real, axis + 1)?, stack(e, &imaginary, axis + 1)?);
-        // One tensor, so that one kernel writes it.
-        let both = stack(e, &[real, imaginary], 0)?;
-        let (real, imaginary) = (pick(e, &both, 0, 0)?, pick(e, &both, 0, 1)?);
-        state = (reshape(e, &real, &shape)?, reshape(e, &imaginary, &shape)?);
     }
-    let y = complex(e, &state.0, &state.1)?;
+    // The pairs of the last pass at once: parts that are written apart would have to be joined.
+    let mut pairs = Vec::with_capacity(results.len());
+    for (real, imaginary) in &results {
+        pairs.push(complex(e, real, imaginary)?);
+    }
+    let y = stack(e, &pairs, axis + 1)?;
+    let y = reshape(e, &y, &ty.shape)?;
     cast(e, &y, dtype)
 }
 

@@ -176,10 +176,13 @@ fn reflect<E: Emit>(e: &mut E, place: &E::Value, low: f64, span: &E::Value) -> B
 #[track_caller]
 fn read_pixels<E: Emit>(e: &mut E, x: &E::Value, row: &E::Value, column: &E::Value) -> Built<E> {
     let (ty, places) = (e.ty(x), e.ty(row).shape);
-    let (row, in_height) = whole_place(e, row, &ty.shape[2])?;
-    let (column, in_width) = whole_place(e, column, &ty.shape[3])?;
+    // Twice as many of the shorter ones are computed at a time.
+    let pixels = (&ty.shape[2] * &ty.shape[3]).as_const();
+    let index = if pixels.is_some_and(|pixels| pixels < i32::MAX.into()) { DType::I32 } else { DType::I64 };
+    let (row, in_height) = whole_place(e, row, &ty.shape[2], index)?;
+    let (column, in_width) = whole_place(e, column, &ty.shape[3], index)?;
     let inside = and(e, &in_height, &in_width)?;
-    let width = size_value(e, &ty.shape[3], DType::I64)?;
+    let width = size_value(e, &ty.shape[3], index)?;
     let start = mul(e, &row, &width)?;
     let index = add(e, &start, &column)?;
     let count = &places[1] * &places[2];
@@ -196,13 +199,18 @@ fn read_pixels<E: Emit>(e: &mut E, x: &E::Value, row: &E::Value, column: &E::Val
 
 /// A whole position along an axis as an index, 0 where it is out of range, and whether it is in range.
 #[track_caller]
-fn whole_place<E: Emit>(e: &mut E, place: &E::Value, size: &Dim) -> Result<(E::Value, E::Value), E::Error> {
+fn whole_place<E: Emit>(
+    e: &mut E,
+    place: &E::Value,
+    size: &Dim,
+    index: DType,
+) -> Result<(E::Value, E::Value), E::Error> {
     let dtype = e.ty(place).dtype;
     let length = size_value(e, size, dtype)?;
     let inside = within(e, place, &length)?;
     let start = full_like(e, place, 0.0)?;
     let place = select(e, &inside, place, &start)?;
-    Ok((cast(e, &place, DType::I64)?, inside))
+    Ok((cast(e, &place, index)?, inside))
 }
 
 /// The blend of the four elements around places.
