@@ -1,6 +1,6 @@
 //! Convolutions for a target whose products read through padding: what the interpreter gives, and no copy of what is padded.
 
-use kiln_ir::build::{Emit, GraphBuilder};
+use kiln_ir::build::{self, Emit, GraphBuilder};
 use kiln_ir::decompose::{decompose, decompose_into_products};
 use kiln_ir::examples::Random;
 use kiln_ir::{ConvDims, DType, Graph, HostTensor, Op, TensorType, Tolerance, interpret};
@@ -263,5 +263,41 @@ fn what_windows_read_is_stored_by_the_product_before() {
         assert_eq!(launches(&schedule), wanted, "{schedule}");
         let KernelBody::Matmul(body) = &schedule.steps[0].kernel.body else { panic!("{schedule}") };
         assert!(body.epilogue.len() > 2, "the first one has no epilogue\n{schedule}");
+    }
+}
+
+/// For each product whether it stores neighbours along the innermost axis of its pixels, and not along its channels.
+fn stores_pixels(schedule: &Schedule) -> Vec<bool> {
+    let bodies = schedule.steps.iter().flat_map(|step| step.kernel.bodies());
+    let products = bodies.filter_map(|body| if let KernelBody::Matmul(body) = body { Some(body) } else { None });
+    let of = |body: &MatmulBody| {
+        let pixel = body.m.last().unwrap().var;
+        body.epilogue.iter().any(|inst| match &inst.kind {
+            InstKind::Store { place, .. } => place.offset.linear_in(pixel).is_some_and(|(step, _)| step.is_one()),
+            _ => false,
+        })
+    };
+    products.map(of).collect()
+}
+
+/// What a norm of batches reads twice, and a mean of pixels once, lies image by channel as they go through it; where images have their
+/// channels last, so do results.
+#[test]
+fn reductions_read_results_in_their_own_order() {
+    let case = case(&[2, 5, 9, 8], &[6, 5, 3, 3], 1, (1, 1), 1, 1);
+    for (reads, biased) in [(2, false), (2, true), (1, false), (1, true)] {
+        let mut b = GraphBuilder::new();
+        let x = b.input(TensorType::fixed(DType::F32, &case.x)).unwrap();
+        let w = b.input(TensorType::fixed(DType::F32, &case.w)).unwrap();
+        let mut y = b.emit(Op::Conv(case.dims.clone().into()), &[x, w]).unwrap();
+        if biased {
+            y = build::relu(&mut b, &y).unwrap();
+        }
+        let mean = build::mean(&mut b, &y, &[0, 2, 3], true).unwrap();
+        let result = if reads == 2 { build::sub(&mut b, &y, &mean).unwrap() } else { mean };
+        b.output(result);
+        let graph = kiln_passes::run(decompose(&b.finish(), &|_| false).unwrap()).unwrap();
+        assert_eq!(stores_pixels(&check(&graph, false)), [true], "{reads} reads, {biased}");
+        assert_eq!(stores_pixels(&check(&graph, true)), [false], "{reads} reads, {biased}, channels last");
     }
 }
