@@ -17,12 +17,14 @@ def arguments(argv):
     parser.add_argument("--shard", metavar="I/N", help="every N-th model, from the I-th on (from 0)")
     parser.add_argument("--list", action="store_true", help="print the names and stop")
     parser.add_argument("--train", action="store_true", help="training steps (forward, loss, backward) instead of forward calls")
+    parser.add_argument("--large", action="store_true", help="other models, fewer and large enough for their times to mean something")
+    parser.add_argument("--threads", type=int, help="threads of PyTorch and of the backends (default: PyTorch's own number)")
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--limit", type=float, default=600.0, help="seconds for a model")
     parser.add_argument("--jobs", type=int, default=1, help="models at a time; more than 1 spoils the times")
     parser.add_argument("--rounds", type=int, default=11, help="rounds of the steady state; 0 for none")
     parser.add_argument("--slice", type=float, default=0.05, help="seconds for each backend in a round")
-    parser.add_argument("--out", type=pathlib.Path, help="CSV file (default: bed-zoo-BACKEND[-train].csv)")
+    parser.add_argument("--out", type=pathlib.Path, help="CSV file (default: bed-zoo-BACKEND[-large][-train].csv)")
     parser.add_argument("--resume", action="store_true", help="keep the rows of the CSV file and run the other models")
     return parser.parse_args(argv)
 
@@ -78,7 +80,7 @@ def main(argv):
     options = arguments(argv)
     if not options.list:
         backend.require(options.backend)
-    found, missing = models.load()
+    found, missing = (models.load_large(), []) if options.large else models.load()
     for package in missing:
         print(f"bed: without {package}, which is not installed", file=sys.stderr)
     names = chosen_names(list(found), options.only, options.shard)
@@ -88,7 +90,7 @@ def main(argv):
         print(f"{len(names)} models")
         return 0
     against = None if options.against == "none" else options.against
-    out = options.out or pathlib.Path(f"bed-zoo-{options.backend}{'-train' if options.train else ''}.csv")
+    out = options.out or pathlib.Path(f"bed-zoo-{options.backend}{'-large' * options.large}{'-train' * options.train}.csv")
     if out.exists() and not options.resume:
         out.unlink()
     rows = table.read(out) if out.exists() else []
@@ -98,6 +100,8 @@ def main(argv):
             "name": name,
             "backend": options.backend,
             "against": against,
+            "large": options.large,
+            "threads": options.threads,
             "train": options.train,
             "device": options.device,
             "rounds": options.rounds,
