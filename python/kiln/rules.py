@@ -20,6 +20,7 @@ def rules():
         aten.__rshift__.Scalar: aten.bitwise_right_shift.Tensor_Scalar,
         aten.__rshift__.Tensor: aten.bitwise_right_shift.Tensor,
         aten.fake_quantize_per_tensor_affine_cachemask.default: _fake_quantize,
+        aten._fft_r2c.default: _fft_r2c,
         aten.put.default: _put,
         aten.rand_like.default: lambda x, **given: _drawn_like(aten.rand, x, **given),
         aten.normal.Tensor_float: lambda mean, std=1.0, *, generator=None: _normal(mean, std, generator),
@@ -74,6 +75,20 @@ def _normal(mean, std, generator):
     if generator is not None or std < 0 or not like.is_floating_point() or not like.is_contiguous():
         return NotImplemented
     return mean + std * aten.randn(like.shape, dtype=like.dtype, device=like.device)
+
+
+def _fft_r2c(x, dim, normalization, onesided):
+    """With the strides that PyTorch's kernel gives, which its trace does not say: axes that are not transformed come first, in the order
+    of their strides, then those that are, the last of these last."""
+    if x.device.type != "cpu" or not torch.backends.mkl.is_available() or not all(isinstance(n, int) for n in x.stride()):
+        return NotImplemented
+    axes = [axis % x.ndim for axis in dim]
+    others = [axis for axis in range(x.ndim) if axis not in axes]
+    order = sorted(others, key=lambda axis: -x.stride(axis)) + sorted(axes[:-1], key=lambda axis: -x.stride(axis)) + axes[-1:]
+    if order == list(range(x.ndim)):
+        return NotImplemented
+    y = aten._fft_r2c(x.permute(order), list(range(len(others), x.ndim)), normalization, onesided)
+    return y.permute([order.index(axis) for axis in range(x.ndim)])
 
 
 def _put(x, index, source, accumulate=False):
