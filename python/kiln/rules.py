@@ -193,11 +193,7 @@ def _embedding_bag(
     ends = offsets.shape[0]
     if bags == 0:
         return NotImplemented
-    count = indices.shape[0]
-    # A bag begins where its offset says; several may begin at one place, or at the end.
-    begins = torch.zeros(count + 1, dtype=torch.int64, device=indices.device)
-    begins = aten.index_put(begins, [offsets.long()], torch.ones((), dtype=torch.int64, device=indices.device), True)
-    bag = begins.cumsum(0)[:count] - 1
+    bag = _bag_of_each(indices, offsets)
     dtype = torch.promote_types(weight.dtype, torch.float32)
     counted = (indices != padding_idx) if padding_idx >= 0 else torch.ones_like(indices, dtype=torch.bool)
     rows = aten.embedding(weight, indices).to(dtype)
@@ -210,7 +206,25 @@ def _embedding_bag(
     if mode == _MEAN:
         out = out / sizes.clamp(min=1).unsqueeze(-1)
     kind = offsets.dtype
+    # PyTorch's sums on the CPU do not count, and the fast ones leave the bags out; gradients find them again.
+    if mode == _SUM and weight.device.type == "cpu":
+        sizes = torch.zeros_like(sizes)
+    scaled = per_sample_weights is None or per_sample_weights.stride(0) == 1
+    is_fast = weight.dtype in (torch.float32, torch.float16) and weight.stride(1) == 1 and padding_idx < 0 and scaled
+    if mode == _SUM and is_fast and weight.device.type == "cpu":
+        bag = bag[:0]
     return out.to(weight.dtype), bag.to(kind), sizes.to(kind), torch.zeros_like(sizes).to(kind)
+
+
+def _bag_of_each(indices, offsets, known=None):
+    """The number of each row's bag, if it is not known already."""
+    count = indices.shape[0]
+    if known is not None and known.shape[0] == count:
+        return known.long()
+    # A bag begins where its offset says; several may begin at one place, or at the end.
+    begins = torch.zeros(count + 1, dtype=torch.int64, device=indices.device)
+    begins = aten.index_put(begins, [offsets.long()], torch.ones((), dtype=torch.int64, device=indices.device), True)
+    return begins.cumsum(0)[:count] - 1
 
 
 def _of_bags(grad, bag):
@@ -225,6 +239,7 @@ def _embedding_bag_backward(
 ):  # fmt: skip
     if sparse:
         return NotImplemented
+    offset2bag = _bag_of_each(indices, offsets, offset2bag)
     return _embedding_bag_dense_backward(
         grad, indices, offset2bag, bag_size, maximum_indices, num_weights, scale_grad_by_freq, mode, per_sample_weights, padding_idx
     )
@@ -234,7 +249,8 @@ def _embedding_bag_weights_backward(grad, weight, indices, offsets, offset2bag, 
     if mode != _SUM or indices.shape[0] == 0:
         return NotImplemented
     dtype = torch.promote_types(grad.dtype, torch.float32)
-    felt = (_of_bags(grad.to(dtype), offset2bag.long()) * aten.embedding(weight, indices).to(dtype)).sum(-1)
+    bag = _bag_of_each(indices, offsets, offset2bag)
+    felt = (_of_bags(grad.to(dtype), bag) * aten.embedding(weight, indices).to(dtype)).sum(-1)
     return (torch.where(indices != padding_idx, felt, 0) if padding_idx >= 0 else felt).to(grad.dtype)
 
 
