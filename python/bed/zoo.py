@@ -66,6 +66,10 @@ def summary(rows):
         ("speed-up over eager", [row.get("speedup") for row in right]),
         ("speed-up over the other backend", [row.get("speedup_over_other") for row in right]),
         (
+            "first call, other / this",
+            [row["other_first_call_s"] / row["first_call_s"] for row in right if row.get("first_call_s") and row.get("other_first_call_s")],
+        ),
+        (
             "backend's part of the first call, other / this",
             [row["other_backend_s"] / row["backend_s"] for row in right if row.get("backend_s") and row.get("other_backend_s")],
         ),
@@ -73,6 +77,10 @@ def summary(rows):
     for text, values in ratios:
         if geomean(values):
             lines.append(f"{text}: {geomean(values):.2f}× (geomean of {sum(bool(v) for v in values)})")
+    for column, text in [("speedup", "eager"), ("speedup_over_other", "the other backend")]:
+        slower = sorted((row[column], row["name"]) for row in right if row.get(column) and row[column] < 1)
+        if slower:
+            lines.append(f"slower than {text}: " + ", ".join(f"{name} {ratio:.2f}×" for ratio, name in slower))
     return lines
 
 
