@@ -185,7 +185,8 @@ pub(super) const ROWS: &[Row] = &[
                     build::binary_scalar(&mut c.b, BinaryOp::Max, &trials, 1.0)?
                 }
                 "cauchy" => {
-                    let (drawn, median, sigma) = (open(c, &ty.shape)?, c.float_or("median", 0.0)?, c.float_or("sigma", 1.0)?);
+                    let (drawn, median, sigma) =
+                        (open(c, &ty.shape)?, c.float_or("median", 0.0)?, c.float_or("sigma", 1.0)?);
                     let centred = build::add_scalar(&mut c.b, &drawn, -0.5)?;
                     let angle = build::mul_scalar(&mut c.b, &centred, PI)?;
                     let slope = build::tan(&mut c.b, &angle)?;
