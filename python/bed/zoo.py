@@ -17,12 +17,14 @@ def arguments(argv):
     parser.add_argument("--shard", metavar="I/N", help="every N-th model, from the I-th on (from 0)")
     parser.add_argument("--list", action="store_true", help="print the names and stop")
     parser.add_argument("--train", action="store_true", help="training steps (forward, loss, backward) instead of forward calls")
+    parser.add_argument("--large", action="store_true", help="other models, fewer and large enough for their times to mean something")
+    parser.add_argument("--threads", type=int, help="threads of PyTorch and of the backends (default: PyTorch's own number)")
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--limit", type=float, default=600.0, help="seconds for a model")
     parser.add_argument("--jobs", type=int, default=1, help="models at a time; more than 1 spoils the times")
     parser.add_argument("--rounds", type=int, default=11, help="rounds of the steady state; 0 for none")
     parser.add_argument("--slice", type=float, default=0.05, help="seconds for each backend in a round")
-    parser.add_argument("--out", type=pathlib.Path, help="CSV file (default: bed-zoo-BACKEND[-train].csv)")
+    parser.add_argument("--out", type=pathlib.Path, help="CSV file (default: bed-zoo-BACKEND[-large][-train].csv)")
     parser.add_argument("--resume", action="store_true", help="keep the rows of the CSV file and run the other models")
     return parser.parse_args(argv)
 
@@ -64,6 +66,10 @@ def summary(rows):
         ("speed-up over eager", [row.get("speedup") for row in right]),
         ("speed-up over the other backend", [row.get("speedup_over_other") for row in right]),
         (
+            "first call, other / this",
+            [row["other_first_call_s"] / row["first_call_s"] for row in right if row.get("first_call_s") and row.get("other_first_call_s")],
+        ),
+        (
             "backend's part of the first call, other / this",
             [row["other_backend_s"] / row["backend_s"] for row in right if row.get("backend_s") and row.get("other_backend_s")],
         ),
@@ -71,6 +77,10 @@ def summary(rows):
     for text, values in ratios:
         if geomean(values):
             lines.append(f"{text}: {geomean(values):.2f}× (geomean of {sum(bool(v) for v in values)})")
+    for column, text in [("speedup", "eager"), ("speedup_over_other", "the other backend")]:
+        slower = sorted((row[column], row["name"]) for row in right if row.get(column) and row[column] < 1)
+        if slower:
+            lines.append(f"slower than {text}: " + ", ".join(f"{name} {ratio:.2f}×" for ratio, name in slower))
     return lines
 
 
@@ -78,7 +88,7 @@ def main(argv):
     options = arguments(argv)
     if not options.list:
         backend.require(options.backend)
-    found, missing = models.load()
+    found, missing = (models.load_large(), []) if options.large else models.load()
     for package in missing:
         print(f"bed: without {package}, which is not installed", file=sys.stderr)
     names = chosen_names(list(found), options.only, options.shard)
@@ -88,7 +98,7 @@ def main(argv):
         print(f"{len(names)} models")
         return 0
     against = None if options.against == "none" else options.against
-    out = options.out or pathlib.Path(f"bed-zoo-{options.backend}{'-train' if options.train else ''}.csv")
+    out = options.out or pathlib.Path(f"bed-zoo-{options.backend}{'-large' * options.large}{'-train' * options.train}.csv")
     if out.exists() and not options.resume:
         out.unlink()
     rows = table.read(out) if out.exists() else []
@@ -98,6 +108,8 @@ def main(argv):
             "name": name,
             "backend": options.backend,
             "against": against,
+            "large": options.large,
+            "threads": options.threads,
             "train": options.train,
             "device": options.device,
             "rounds": options.rounds,

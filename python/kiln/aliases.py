@@ -97,11 +97,13 @@ def lazily(tensor, like):
 
 def handed_in(run, places):
     """A function of a list of arguments, of which some come from others: pairs of a place and what the argument there was captured as.
-    They may be conjugated or negated lazily where that was not, and the other way round."""
+    They may be conjugated or negated lazily where that was not, and the other way round, or zeros without memory."""
 
     def called(arguments):
         for place, fake in places:
             given = arguments[place]
+            if given._is_zerotensor():
+                given = arguments[place] = given.clone()
             if given.is_conj() != fake.is_conj() or given.is_neg() != fake.is_neg():
                 arguments[place] = lazily(lazily(given, fake).resolve_conj().resolve_neg(), fake)
         return run(arguments)

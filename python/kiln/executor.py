@@ -380,7 +380,7 @@ def _symbols(node):
                 found |= symbols_of(number)
     for arg in node.all_input_nodes:
         fake = arg.meta.get("val")
-        if isinstance(fake, torch.SymInt):
+        if isinstance(fake, (torch.SymInt, torch.SymFloat)):
             found |= symbols_of(fake)
     return found
 
@@ -397,6 +397,9 @@ def _as_typed(result, fake):
 def _as_traced(tensor, node):
     """A tensor with the dtype and the strides that the graph was captured with; ops of PyTorch may give others."""
     fake = node.meta["val"]
+    if tensor._is_zerotensor():
+        # It has no memory.
+        tensor = tensor.clone()
     if node.op == "placeholder":
         return tensor
     if tensor.dtype != fake.dtype:

@@ -63,8 +63,11 @@ def arguments_of(node):
             continue
         if number < len(node.args):
             value = node.args[number]
+        elif argument.name in node.kwargs or not argument.has_default_value():
+            value = node.kwargs.get(argument.name)
         else:
-            value = node.kwargs.get(argument.name, argument.default_value if argument.has_default_value() else None)
+            # A dtype that was not given is a number in a schema; rows have the same one.
+            value = None if "ScalarType" in str(argument.real_type) else argument.default_value
         given.append((argument.name, value))
     return given
 
@@ -124,27 +127,50 @@ class Lowering:
                 self.calls.append(node)
         return number
 
-    def _argument(self, value):
+    def _argument(self, value, user):
         if isinstance(value, Node):
             if value in self.numbers:
                 return ("tensor", self.numbers[value])
             fake = value.meta.get("val")
             if isinstance(fake, torch.SymInt):
                 return ("size", sizes.text(fake))
+            if isinstance(fake, torch.SymFloat):
+                return self._computed(fake, user)
             if isinstance(fake, (bool, int, float)):
                 return fake
             raise NotNative(f"{value} is not a tensor that Kiln knows")
         if isinstance(value, torch.SymInt):
             return ("size", sizes.text(value))
+        if isinstance(value, torch.SymFloat):
+            return self._computed(value, user)
         if isinstance(value, torch.dtype):
             return ("dtype", dtype_name(value))
         if isinstance(value, (list, tuple)):
-            return [self._argument(item) for item in value]
+            return [self._argument(item, user) for item in value]
         if value is None or isinstance(value, (bool, int, float, str)):
             return value
         if isinstance(value, (torch.device, torch.layout, torch.memory_format)):
             return None
         raise NotNative(f"an argument of the type {type(value).__name__}")
+
+    def _computed(self, number, user):
+        """A number that is computed from sizes and is no size, as a tensor of one element for the node that uses it."""
+        fake = user.meta.get("val")
+
+        def call(op, arguments, dtype):
+            result = self.graph.value(dtype, [], [])
+            self.graph.call(op, arguments, [result], *source_of(user))
+            self.calls.append(user)
+            return ("tensor", result)
+
+        try:
+            value = sizes.computed(number, call)
+        except sizes.NotComputed as error:
+            raise NotNative(str(error)) from None
+        # Numbers do not widen the floats that they meet.
+        if not isinstance(fake, torch.Tensor) or fake.dtype != torch.float64:
+            value = call("prims.convert_element_type.default", [("a", value), ("dtype", ("dtype", "float32"))], "float32")
+        return value
 
     def call(self, node):
         """Adds the call of a node."""
@@ -161,7 +187,7 @@ class Lowering:
         written = node.args[0].meta.get("val") if node.target is torch.ops.aten.copy_.default else None
         if written is not None and (written.is_conj() or written.is_neg()):
             raise NotNative("a tensor that is conjugated or negated when it is read, overwritten")
-        arguments = [(name, self._argument(value)) for name, value in arguments_of(node)]
+        arguments = [(name, self._argument(value, node)) for name, value in arguments_of(node)]
         fake = node.meta.get("val")
         results = []
         if isinstance(fake, (list, tuple)):

@@ -20,6 +20,7 @@ def rules():
         aten.__rshift__.Scalar: aten.bitwise_right_shift.Tensor_Scalar,
         aten.__rshift__.Tensor: aten.bitwise_right_shift.Tensor,
         aten.fake_quantize_per_tensor_affine_cachemask.default: _fake_quantize,
+        aten._fft_r2c.default: _fft_r2c,
         aten.put.default: _put,
         aten.rand_like.default: lambda x, **given: _drawn_like(aten.rand, x, **given),
         aten.normal.Tensor_float: lambda mean, std=1.0, *, generator=None: _normal(mean, std, generator),
@@ -74,6 +75,20 @@ def _normal(mean, std, generator):
     if generator is not None or std < 0 or not like.is_floating_point() or not like.is_contiguous():
         return NotImplemented
     return mean + std * aten.randn(like.shape, dtype=like.dtype, device=like.device)
+
+
+def _fft_r2c(x, dim, normalization, onesided):
+    """With the strides that PyTorch's kernel gives, which its trace does not say: axes that are not transformed come first, in the order
+    of their strides, then those that are, the last of these last."""
+    if x.device.type != "cpu" or not torch.backends.mkl.is_available() or not all(isinstance(n, int) for n in x.stride()):
+        return NotImplemented
+    axes = [axis % x.ndim for axis in dim]
+    others = [axis for axis in range(x.ndim) if axis not in axes]
+    order = sorted(others, key=lambda axis: -x.stride(axis)) + sorted(axes[:-1], key=lambda axis: -x.stride(axis)) + axes[-1:]
+    if order == list(range(x.ndim)):
+        return NotImplemented
+    y = aten._fft_r2c(x.permute(order), list(range(len(others), x.ndim)), normalization, onesided)
+    return y.permute([order.index(axis) for axis in range(x.ndim)])
 
 
 def _put(x, index, source, accumulate=False):
@@ -178,11 +193,7 @@ def _embedding_bag(
     ends = offsets.shape[0]
     if bags == 0:
         return NotImplemented
-    count = indices.shape[0]
-    # A bag begins where its offset says; several may begin at one place, or at the end.
-    begins = torch.zeros(count + 1, dtype=torch.int64, device=indices.device)
-    begins = aten.index_put(begins, [offsets.long()], torch.ones((), dtype=torch.int64, device=indices.device), True)
-    bag = begins.cumsum(0)[:count] - 1
+    bag = _bag_of_each(indices, offsets)
     dtype = torch.promote_types(weight.dtype, torch.float32)
     counted = (indices != padding_idx) if padding_idx >= 0 else torch.ones_like(indices, dtype=torch.bool)
     rows = aten.embedding(weight, indices).to(dtype)
@@ -195,7 +206,25 @@ def _embedding_bag(
     if mode == _MEAN:
         out = out / sizes.clamp(min=1).unsqueeze(-1)
     kind = offsets.dtype
+    # PyTorch's sums on the CPU do not count, and the fast ones leave the bags out; gradients find them again.
+    if mode == _SUM and weight.device.type == "cpu":
+        sizes = torch.zeros_like(sizes)
+    scaled = per_sample_weights is None or per_sample_weights.stride(0) == 1
+    is_fast = weight.dtype in (torch.float32, torch.float16) and weight.stride(1) == 1 and padding_idx < 0 and scaled
+    if mode == _SUM and is_fast and weight.device.type == "cpu":
+        bag = bag[:0]
     return out.to(weight.dtype), bag.to(kind), sizes.to(kind), torch.zeros_like(sizes).to(kind)
+
+
+def _bag_of_each(indices, offsets, known=None):
+    """The number of each row's bag, if it is not known already."""
+    count = indices.shape[0]
+    if known is not None and known.shape[0] == count:
+        return known.long()
+    # A bag begins where its offset says; several may begin at one place, or at the end.
+    begins = torch.zeros(count + 1, dtype=torch.int64, device=indices.device)
+    begins = aten.index_put(begins, [offsets.long()], torch.ones((), dtype=torch.int64, device=indices.device), True)
+    return begins.cumsum(0)[:count] - 1
 
 
 def _of_bags(grad, bag):
@@ -210,6 +239,7 @@ def _embedding_bag_backward(
 ):  # fmt: skip
     if sparse:
         return NotImplemented
+    offset2bag = _bag_of_each(indices, offsets, offset2bag)
     return _embedding_bag_dense_backward(
         grad, indices, offset2bag, bag_size, maximum_indices, num_weights, scale_grad_by_freq, mode, per_sample_weights, padding_idx
     )
@@ -219,7 +249,8 @@ def _embedding_bag_weights_backward(grad, weight, indices, offsets, offset2bag, 
     if mode != _SUM or indices.shape[0] == 0:
         return NotImplemented
     dtype = torch.promote_types(grad.dtype, torch.float32)
-    felt = (_of_bags(grad.to(dtype), offset2bag.long()) * aten.embedding(weight, indices).to(dtype)).sum(-1)
+    bag = _bag_of_each(indices, offsets, offset2bag)
+    felt = (_of_bags(grad.to(dtype), bag) * aten.embedding(weight, indices).to(dtype)).sum(-1)
     return (torch.where(indices != padding_idx, felt, 0) if padding_idx >= 0 else felt).to(grad.dtype)
 
 

@@ -40,6 +40,49 @@ def is_symbolic(size):
     return isinstance(text(size), str)
 
 
+# Functions of PyTorch's symbolic numbers, and the op that computes them.
+_FUNCTIONS = {
+    "IntTrueDiv": "aten.div.Tensor",
+    "FloatTrueDiv": "aten.div.Tensor",
+    "FloatPow": "aten.pow.Tensor_Tensor",
+    "Pow": "aten.pow.Tensor_Tensor",
+    "PowByNatural": "aten.pow.Tensor_Tensor",
+    **{f"OpaqueUnaryFn_{name}": f"aten.{name}.default" for name in ("sqrt", "exp", "log", "sin", "cos", "tanh")},
+}
+
+
+class NotComputed(Exception):
+    """A number of which it is not known how it is computed."""
+
+
+def computed(number, call):
+    """A number that is no size, in float64: made by calls of ops, ``call(op, arguments, dtype)``, which gives an argument for others."""
+
+    def filled(value):
+        return call("aten.full.default", [("size", []), ("fill_value", value), ("dtype", ("dtype", "float64"))], "float64")
+
+    def made(expression):
+        name = type(expression).__name__
+        if expression.is_number:
+            return filled(float(expression))
+        if expression.is_integer and expression.free_symbols and name not in _FUNCTIONS:
+            return filled(("size", str(expression)))
+        if name == "ToFloat":
+            return made(expression.args[0])
+        parts = [made(part) for part in expression.args]
+        if name in ("Add", "Mul"):
+            total = parts[0]
+            for part in parts[1:]:
+                total = call(f"aten.{name.lower()}.Tensor", [("self", total), ("other", part)], "float64")
+            return total
+        if name not in _FUNCTIONS:
+            raise NotComputed(f"the number {expression}")
+        names = ("self",) if len(parts) == 1 else ("self", "exponent" if "pow" in _FUNCTIONS[name] else "other")
+        return call(_FUNCTIONS[name], list(zip(names, parts)), "float64")
+
+    return made(number.node.expr.xreplace(_fixed.get()))
+
+
 def hints(values):
     """The sizes that symbols had while the graph was captured, of the sizes in ``values``."""
     found = {}

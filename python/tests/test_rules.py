@@ -91,6 +91,22 @@ def test_the_last_offset_ends_the_last_bag(mode):
     assert_close(got, expected)
 
 
+@pytest.mark.parametrize("mode", [0, 1], ids=["sum", "mean"])
+@pytest.mark.parametrize("padding", [-1, 2])
+@torch.no_grad()
+def test_all_that_the_op_of_bags_gives(mode, padding):
+    weight, indices, offsets = torch.randn(5, 6), torch.tensor([1, 2, 1, 4, 0, 2]), torch.tensor([0, 3, 3])
+    check(lambda *given: torch.ops.aten._embedding_bag(*given, False, mode, False, None, False, padding)[:3], weight, indices, offsets)
+
+
+@pytest.mark.parametrize("shape, dims", [((2, 12, 8), (1,)), ((4, 6, 8), (0, 2)), ((4, 6, 8), (0, 1)), ((3, 5), (0,)), ((4, 6, 8), (1, 2))])
+@torch.no_grad()
+def test_real_transforms_have_the_strides_of_the_kernel(shape, dims):
+    for x in (torch.randn(shape), torch.randn(shape).transpose(0, -1)):
+        check(lambda x: torch.fft.rfftn(x, dim=dims), x, tolerance=1e-4)
+        torch._dynamo.reset()
+
+
 @pytest.mark.parametrize("mode", ["bilinear", "nearest"])
 @pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
 @pytest.mark.parametrize("corners", [False, True])

@@ -5,6 +5,7 @@ use crate::dag::{map_dims, visit_dims};
 use crate::domain::{Domain, substitute_axes};
 use crate::kernel::{Axis, Inst};
 use kiln_ir::{Dim, Symbol};
+use std::collections::HashSet;
 
 /// Axes in named lists (grid and row; batch, m, n and k), and how old variables read over the new ones.
 pub(crate) struct Renamed {
@@ -90,10 +91,10 @@ impl Renamed {
 
 /// Every index expression of some instructions that moves along an axis.
 pub(crate) fn moving_dims<'a>(insts: impl Iterator<Item = &'a Inst>) -> Vec<Dim> {
-    let mut dims: Vec<Dim> = Vec::new();
+    let (mut dims, mut seen) = (Vec::new(), HashSet::new());
     for inst in insts {
         visit_dims(&inst.kind, &mut |dim| {
-            if dim.as_const().is_none() && !dims.contains(dim) {
+            if dim.as_const().is_none() && seen.insert(dim) {
                 dims.push(dim.clone());
             }
         });

@@ -395,6 +395,10 @@ fn raw<'a>(tensor: &DlTensor, dtype: DType, complex: bool, device: Device) -> Py
     if tensor.dtype.element() != Some((dtype, complex)) || !(is_value || place == Some(device)) {
         return Err(PyTypeError::new_err(format!("{tensor:?} is not a tensor of {dtype} on {device}")));
     }
+    // PyTorch's ZeroTensors, which gradients and functional transforms make, have elements and no memory.
+    if tensor.ptr().is_null() && !shape.contains(&0) {
+        return Err(PyTypeError::new_err(format!("a tensor of {dtype}{shape:?} without memory")));
+    }
     Ok(RawInput { ptr: tensor.ptr(), dtype, shape, strides, is_value })
 }
 

@@ -135,6 +135,11 @@ impl Shim {
             // SAFETY: both lists have `dim` entries.
             _ => unsafe { std::slice::from_raw_parts(ptr, dim as usize) },
         };
-        Some(RawInput { ptr, dtype, shape: list(sizes), strides: list(strides), is_value: false })
+        let shape = list(sizes);
+        // The slow way says what is wrong with a tensor that has elements and no memory.
+        if ptr.is_null() && !shape.contains(&0) {
+            return None;
+        }
+        Some(RawInput { ptr, dtype, shape, strides: list(strides), is_value: false })
     }
 }

@@ -3,7 +3,7 @@
 import importlib
 import importlib.util
 
-from .registry import MODELS, Model
+from .registry import LARGE, MODELS, Model
 
 FILES = {
     "decoders": "transformers",
@@ -31,4 +31,10 @@ def load():
     return MODELS, sorted(missing)
 
 
-__all__ = ["MODELS", "Model", "load"]
+def load_large():
+    """The table of models that are large enough for their times to mean something."""
+    importlib.import_module(".large", __name__)
+    return LARGE
+
+
+__all__ = ["LARGE", "MODELS", "Model", "load", "load_large"]

@@ -173,9 +173,18 @@ def test_the_figures_of_a_table():
     ]
     text = "\n".join(zoo.summary(rows))
     assert "2 of 3 right" in text and "4.00×" in text and "20.00×" in text and "1 of 2 without a fallback node" in text
+    assert "slower than" not in text
+    rows[0].update(speedup=0.5, speedup_over_other=0.9, first_call_s=2.0, other_first_call_s=6.0)
+    text = "\n".join(zoo.summary(rows))
+    assert "slower than eager: a 0.50×" in text and "slower than the other backend: a 0.90×" in text and "first call, other / this: 3.00×" in text
     shown = page.render(rows, zoo.summary(rows))
     assert "&lt;slow&gt;" in shown and "<script" not in shown
     assert zoo.chosen_names(["a", "b", "c", "ab"], "a|c", "1/2") == ["c"]
+
+
+def test_large_models_are_a_table_of_their_own():
+    ran = bed("zoo", "--large", "--list")
+    assert ran.returncode == 0 and "large/bert" in ran.stdout and "hf/" not in ran.stdout, ran.stderr
 
 
 def test_without_a_source_tree_the_inductor_suite_is_skipped():

@@ -71,6 +71,18 @@ pub(super) const ROWS: &[Row] = &[
         },
     },
     Row {
+        // PyTorch keeps no memory for it; a program's outputs have some.
+        ops: &["aten._efficientzerotensor.default"],
+        text: "`full`",
+        build: |c| {
+            let (shape, element) = (c.dims("size")?, c.element("dtype")?);
+            let (dtype, complex) = element.map_or((DType::F32, false), |element| (element.dtype, element.complex));
+            let zeros = build::full(&mut c.b, Scalar::int(DType::I64, 0).cast(dtype), &shape)?;
+            let id = if complex { build::complex_from_real(&mut c.b, &zeros)? } else { zeros };
+            Ok(vec![Value { id, complex }])
+        },
+    },
+    Row {
         ops: &[
             "aten.empty.memory_format",
             "aten.empty_permuted.default",

@@ -11,6 +11,7 @@ or `random` with mean, variance and bounds. Complex elements are two numbers; on
 import math
 import pathlib
 
+import draws
 import torch
 import torch._inductor.inductor_prims  # registers the prims that are Inductor's own
 
@@ -900,6 +901,7 @@ def lazy():
 for group in [views, creation, pointwise, reductions, indexing, products, complex_numbers, layers, attention,
               random, others, core, scalars, seldom, attention_on_cuda, lazy]:
     group()
+draws.write_all(case, random_case)
 
 (HERE / "reference.txt").write_text("# Written by make_reference.py.\n" + "\n".join(lines) + "\n")
 wanted = {l for l in (HERE / "ops.txt").read_text().split("\n") if l and not l.startswith("#")}

@@ -34,6 +34,23 @@ impl PoolOptions {
             ceil: false,
         }
     }
+
+    /// The same sums and maxima of a tensor of this shape, by windows that are no longer than its axes: one that is, rounded up, is the only
+    /// one and has all elements. (Windows may be as long as a model has channels, over an image of four pixels.)
+    pub(super) fn clipped(&self, shape: &[Dim]) -> PoolOptions {
+        let mut clipped = self.clone();
+        let Some(first) = shape.len().checked_sub(self.size.len()).filter(|_| self.ceil) else { return clipped };
+        for (i, length) in shape[first..].iter().enumerate() {
+            let is_plain = self.padding.get(i) == Some(&0) && self.dilation.get(i) == Some(&1);
+            if let (Some(length), Some(&stride), true) = (length.as_usize(), self.stride.get(i), is_plain)
+                && (length + 1..length + stride).contains(&self.size[i])
+                && length > 0
+            {
+                (clipped.size[i], clipped.stride[i]) = (length, length);
+            }
+        }
+        clipped
+    }
 }
 
 /// The windows as a primitive has them, for a tensor of this shape: `(low, high)` padding, the high one with what an
@@ -122,6 +139,7 @@ fn cut_windows<E: Emit>(e: &mut E, y: &E::Value, x: &E::Value, options: &PoolOpt
 /// The largest element of each window.
 #[track_caller]
 pub fn max_pool<E: Emit>(e: &mut E, x: &E::Value, options: &PoolOptions) -> Built<E> {
+    let options = &options.clipped(&e.ty(x).shape);
     let dims = window_dims(e, "max_pool", x, options)?;
     let y = e.emit(Op::ReduceWindow { kind: ReduceKind::Max, dims: dims.into() }, std::slice::from_ref(x))?;
     cut_windows(e, &y, x, options)
@@ -130,6 +148,7 @@ pub fn max_pool<E: Emit>(e: &mut E, x: &E::Value, options: &PoolOptions) -> Buil
 /// The sum of each window.
 #[track_caller]
 pub fn sum_pool<E: Emit>(e: &mut E, x: &E::Value, options: &PoolOptions) -> Built<E> {
+    let options = &options.clipped(&e.ty(x).shape);
     let dims = window_dims(e, "sum_pool", x, options)?;
     let (x, dtype) = widen(e, x)?;
     let y = e.emit(Op::ReduceWindow { kind: ReduceKind::Sum, dims: dims.into() }, std::slice::from_ref(&x))?;
@@ -155,6 +174,7 @@ pub(super) fn divide_by_count<E: Emit>(
     options: &PoolOptions,
     count_padding: bool,
 ) -> Built<E> {
+    let options = &options.clipped(&e.ty(x).shape);
     let dims = window_dims(e, "avg_pool", x, options)?;
     let ty = e.ty(x);
     let first = ty.rank() - options.size.len();

@@ -164,6 +164,7 @@ pub fn avg_pool_backward<E: Emit>(
 #[track_caller]
 pub fn sum_pool_backward<E: Emit>(e: &mut E, gradient: &E::Value, shape: &[Dim], options: &PoolOptions) -> Built<E> {
     const NAME: &str = "sum_pool_backward";
+    let options = &options.clipped(shape);
     let (gradient, dtype) = widen(e, gradient)?;
     let ty = e.ty(&gradient);
     let axes = options.size.len();

@@ -217,6 +217,19 @@ fn pools() {
     let options = PoolOptions { size: vec![4], stride: vec![4], padding: vec![0], ..options };
     check(&run(&[&x], |b, v| build::max_pool(b, &v[0], &options)), &[1, 1], &[4.]);
     check(&run(&[&x], |b, v| build::avg_pool(b, &v[0], &options, true)), &[1, 1], &[2.5]);
+    // A window far longer than the axis costs no more than the axis has elements.
+    let long = PoolOptions { size: vec![320], stride: vec![320], ..options.clone() };
+    check(&run(&[&x], |b, v| build::max_pool(b, &v[0], &long)), &[1, 1], &[4.]);
+    check(&run(&[&x], |b, v| build::avg_pool(b, &v[0], &long, false)), &[1, 1], &[2.5]);
+    let mut builder = GraphBuilder::new();
+    let inputs = [[1, 2], [1, 1]].map(|shape| builder.input(TensorType::fixed(DType::F32, &shape)).unwrap());
+    let mean = build::avg_pool(&mut builder, &inputs[0], &long, true).unwrap();
+    let gradient = build::avg_pool_backward(&mut builder, &inputs[1], &inputs[0], &long, true).unwrap();
+    for result in [mean, gradient] {
+        builder.output(result);
+    }
+    let graph = builder.finish();
+    assert!(!graph.to_string().contains("320"), "{graph}");
     let options = PoolOptions { size: vec![6], ..options };
     let mut builder = GraphBuilder::new();
     let input = builder.input(TensorType::fixed(DType::F32, &[1, 2])).unwrap();
