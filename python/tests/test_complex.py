@@ -3,6 +3,14 @@
 import pytest
 import torch
 
+
+
+def written(a, b):
+    spectrum = torch.zeros_like(a)
+    spectrum[:, :2] = torch.einsum("ij,jk->ik", a[:, :3], b[:3, :2])
+    return spectrum
+
+
 OPS = {
     "abs": lambda a, b: a.abs(),
     "exp": lambda a, b: a.exp(),
@@ -19,6 +27,7 @@ OPS = {
     "norm": lambda a, b: (torch.linalg.vector_norm(a), torch.linalg.vector_norm(a, 1, dim=0)),
     "sign": lambda a, b: (a.sgn(), a.angle()),
     "indexed": lambda a, b: (a[torch.tensor([1, 0])], a.index_put((torch.tensor([0, 2]),), b[:2]), a.gather(0, torch.zeros(1, 4, dtype=torch.int64))),
+    "written": written,
     "scattered": lambda a, b: a.scatter(0, torch.zeros(1, 4, dtype=torch.int64), b[:1]),
 }
 

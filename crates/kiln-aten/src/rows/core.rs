@@ -174,6 +174,19 @@ pub(super) const ROWS: &[Row] = &[
         },
     },
     Row {
+        ops: &["aten.logcumsumexp.default"],
+        text: "`logcumsumexp`",
+        build: |c| {
+            let given = c.tensor("self")?;
+            if given.complex {
+                return c.unsupported("of complex numbers");
+            }
+            let (axis, x) = (c.axis(given, c.int("dim")?)?, c.with_an_axis(given)?);
+            let y = build::logcumsumexp(&mut c.b, &x.id, axis)?;
+            one(c.without_it(given, y)?)
+        },
+    },
+    Row {
         ops: &["aten.logsumexp.default"],
         text: "`logsumexp`",
         build: |c| {

@@ -94,13 +94,19 @@ pub(super) const ROWS: &[Row] = &[
         text: "`full` of zeros: nobody reads what is in it",
         build: |c| {
             let like = c.optional("self")?;
+            let element = c.element("dtype")?;
+            let complex = element.map_or(like.is_some_and(|x| x.complex), |element| element.complex);
             let otherwise = like.map_or(DType::F32, |x| c.ty(x).dtype);
-            let dtype = c.dtype("dtype")?.unwrap_or(otherwise);
-            let shape = match (c.given("size"), like) {
+            let dtype = element.map_or(otherwise, |element| element.dtype);
+            let mut shape = match (c.given("size"), like) {
                 (None, Some(x)) => c.shape(x),
                 _ => c.dims("size")?,
             };
-            one(build::full(&mut c.b, Scalar::int(dtype, 0), &shape)?)
+            if complex {
+                shape.push(Dim::from(2));
+            }
+            let id = build::full(&mut c.b, Scalar::int(dtype, 0), &shape)?;
+            Ok(vec![Value { id, complex }])
         },
     },
     Row {

@@ -1,4 +1,4 @@
-"""The cases of `make_reference.py` for distributions other than the even and the normal one, and for tensors of zeros without memory."""
+"""More cases for `make_reference.py`: distributions other than the even and the normal one, tensors without memory or elements, running sums."""
 
 import math
 
@@ -36,3 +36,7 @@ def write_all(case, random_case):
     case("aten.cauchy.default", torch.zeros(8, 8), undefined=[0])
     case("aten._efficientzerotensor.default", [2, 3])
     case("aten._efficientzerotensor.default", [2], dtype=torch.complex64)
+    far = torch.tensor([[-1e9, -800.0, 2.0, 3.0], [0.5, math.inf, 1.0, math.nan], [-math.inf, 0.25, 0.25, -2.0]])
+    case("aten.logcumsumexp.default", far, 1)
+    case("aten.logcumsumexp.default", far[:, :3].bfloat16(), 0)
+    case("aten.logcumsumexp.default", torch.tensor(2.5), -1)
