@@ -4,7 +4,6 @@ import pytest
 import torch
 
 
-
 def written(a, b):
     spectrum = torch.zeros_like(a)
     spectrum[:, :2] = torch.einsum("ij,jk->ik", a[:, :3], b[:3, :2])
