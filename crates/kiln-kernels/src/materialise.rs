@@ -349,7 +349,7 @@ fn from_channels_last(graph: &Graph, layouts: &[InputLayout]) -> Vec<bool> {
 /// True for a permutation whose innermost axis was further out.
 fn moves_columns(order: &[usize], from: &[Dim]) -> bool {
     let long = order.iter().copied().filter(|&axis| !from[axis].is_one());
-    long.clone().last() != long.max()
+    long.clone().next_back() != long.max()
 }
 
 /// Operands of products, attention and routines are materialised: the first node under the views, or under a cast for a
