@@ -4,21 +4,8 @@ use half::{bf16, f16};
 use kiln_cpu::features::Isa;
 use kiln_cpu::gemm::{Direct, Epilogue, Gradient, Tile, WindowAxis};
 use kiln_ir::DType;
+use kiln_ir::examples::Random;
 use std::sync::Mutex;
-
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: usize) -> usize {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        ((self.0 >> 33) as usize) % n
-    }
-
-    /// Small integers, whose sums are exact.
-    fn numbers(&mut self, count: usize) -> Vec<f32> {
-        (0..count).map(|_| self.below(9) as f32 - 4.0).collect()
-    }
-}
 
 /// Elements in memory as a type has them.
 fn stored(numbers: &[f32], dtype: DType) -> Vec<u8> {
@@ -73,8 +60,8 @@ impl Case {
             let room = (size[i] + 2 * padding[i]).checked_sub((taps[i] - 1) * dilation[i] + 1);
             room.map_or(0, |room| room / stride[i] + 1)
         });
-        let image = random.numbers(images * groups * channels * size[0] * size[1]);
-        let weights = random.numbers(groups * outputs * channels * taps[0] * taps[1]);
+        let image = random.small_integers(images * groups * channels * size[0] * size[1]);
+        let weights = random.small_integers(groups * outputs * channels * taps[0] * taps[1]);
         let area = size[0] * size[1];
         let axis = |i: usize, weight_stride: usize| WindowAxis {
             taps: taps[i],
@@ -157,7 +144,7 @@ fn check_gradient(random: &mut Random, isa: Isa, dtype: DType, outputs: usize, s
     let Direct { images, groups, y, x, .. } = windows;
     let (rows, places) = (groups * outputs, y.places * x.places);
     let pitch = x.places + random.below(3);
-    let numbers = random.numbers(images * rows * places);
+    let numbers = random.small_integers(images * rows * places);
     let mut memory = vec![f32::NAN; images * rows * y.places * pitch];
     for (at, number) in numbers.iter().enumerate() {
         memory[at / x.places * pitch + at % x.places] = *number;

@@ -158,7 +158,7 @@ impl Dag {
 }
 
 /// Calls `visit` with every value an instruction uses.
-pub(crate) fn visit_operands(kind: &InstKind, visit: &mut dyn FnMut(ValueId)) {
+pub fn visit_operands(kind: &InstKind, visit: &mut dyn FnMut(ValueId)) {
     match kind {
         InstKind::Const(_) | InstKind::Index(_) | InstKind::InRange { .. } | InstKind::LoadTemp(_) => {}
         InstKind::Accumulator(_) => {}
@@ -196,7 +196,7 @@ fn visit_place(place: &Place, visit: &mut dyn FnMut(ValueId)) {
 }
 
 /// Replaces every value an instruction uses.
-pub(crate) fn map_operands(kind: &mut InstKind, map: &dyn Fn(ValueId) -> ValueId) {
+pub fn map_operands(kind: &mut InstKind, map: &dyn Fn(ValueId) -> ValueId) {
     match kind {
         InstKind::Const(_) | InstKind::Index(_) | InstKind::InRange { .. } | InstKind::LoadTemp(_) => {}
         InstKind::Accumulator(_) => {}
@@ -223,7 +223,7 @@ pub(crate) fn map_operands(kind: &mut InstKind, map: &dyn Fn(ValueId) -> ValueId
 }
 
 /// Calls `visit` with every index expression of an instruction.
-pub(crate) fn visit_dims<'a>(kind: &'a InstKind, visit: &mut dyn FnMut(&'a Dim)) {
+pub fn visit_dims<'a>(kind: &'a InstKind, visit: &mut dyn FnMut(&'a Dim)) {
     match kind {
         InstKind::Index(expr) | InstKind::Random { position: expr, .. } => visit(expr),
         InstKind::CheckIndex { size, .. } => visit(size),
@@ -242,7 +242,7 @@ pub(crate) fn visit_dims<'a>(kind: &'a InstKind, visit: &mut dyn FnMut(&'a Dim))
 }
 
 /// Replaces every index expression of an instruction.
-pub(crate) fn map_dims(kind: &mut InstKind, map: &dyn Fn(&Dim) -> Dim) {
+pub fn map_dims(kind: &mut InstKind, map: &dyn Fn(&Dim) -> Dim) {
     match kind {
         InstKind::Index(expr) | InstKind::Random { position: expr, .. } => *expr = map(expr),
         InstKind::CheckIndex { size, .. } => *size = map(size),

@@ -24,6 +24,7 @@ use kiln_ir::{
     ArgKind, BinaryOp, BlockFormat, CompareOp, DType, Dim, ReduceKind, Scalar, ScatterKind, Symbol, UnaryOp,
 };
 
+pub use crate::dag::{map_dims, map_operands, visit_dims, visit_operands};
 pub use crate::repeat::{CarriedBuffer, ChoiceBody, RepeatBody, TurnBuffer, TurnLaunch};
 
 /// A kernel: one launch.

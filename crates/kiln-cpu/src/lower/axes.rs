@@ -6,7 +6,7 @@ use super::ops::weight;
 use super::place::repeated;
 use super::unroll::unroll_last;
 use kiln_ir::{Dim, Symbol};
-use kiln_kernels::kernel::{Axis, BufferArg, Domain, Inst, InstKind, LoopBody, Place, Stage};
+use kiln_kernels::kernel::{Axis, BufferArg, Domain, Inst, InstKind, LoopBody, Place, Stage, map_dims, visit_dims};
 
 /// The axis that runs along the lanes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -28,46 +28,9 @@ pub struct Nest {
     pub inner: Option<Axis>,
 }
 
-/// Calls `f` with every index expression of an instruction that axes occur in.
-pub fn visit_expressions(inst: &Inst, f: &mut dyn FnMut(&Dim)) {
-    match &inst.kind {
-        InstKind::Index(e) => f(e),
-        InstKind::InRange { expr, low, high } => {
-            f(expr);
-            f(low);
-            f(high);
-        }
-        InstKind::Load { place, .. } | InstKind::Store { place, .. } => {
-            f(&place.offset);
-            place.indirect.iter().for_each(|(_, stride)| f(stride));
-        }
-        InstKind::CheckIndex { size, .. } => f(size),
-        InstKind::Random { position, .. } => f(position),
-        _ => {}
-    }
-}
-
-pub(super) fn rewrite_expressions(inst: &mut Inst, f: &dyn Fn(&Dim) -> Dim) {
-    match &mut inst.kind {
-        InstKind::Index(e) => *e = f(e),
-        InstKind::InRange { expr, low, high } => {
-            *expr = f(expr);
-            *low = f(low);
-            *high = f(high);
-        }
-        InstKind::Load { place, .. } | InstKind::Store { place, .. } => {
-            place.offset = f(&place.offset);
-            place.indirect.iter_mut().for_each(|(_, stride)| *stride = f(stride));
-        }
-        InstKind::CheckIndex { size, .. } => *size = f(size),
-        InstKind::Random { position, .. } => *position = f(position),
-        _ => {}
-    }
-}
-
 /// Replaces every index expression of a stage.
 pub(super) fn rewrite_stage(stage: &mut Stage, f: &dyn Fn(&Dim) -> Dim) {
-    stage.insts.iter_mut().for_each(|inst| rewrite_expressions(inst, f));
+    stage.insts.iter_mut().for_each(|inst| map_dims(&mut inst.kind, f));
 }
 
 fn rewrite(body: &mut LoopBody, f: &dyn Fn(&Dim) -> Dim) {
@@ -223,7 +186,7 @@ fn join_repeats(body: &mut LoopBody) {
             any = true;
             continue;
         }
-        visit_expressions(inst, &mut |e| fits = fits && (absent(e) || steps_together(e, &outer, &inner)));
+        visit_dims(&inst.kind, &mut |e| fits = fits && (absent(e) || steps_together(e, &outer, &inner)));
     }
     if !fits || !any {
         return;
@@ -241,7 +204,7 @@ fn join_repeats(body: &mut LoopBody) {
 fn composes(body: &LoopBody, outer: &Axis, inner: &Axis) -> bool {
     let mut fits = true;
     for inst in body.stages.iter().flat_map(|stage| &stage.insts) {
-        visit_expressions(inst, &mut |e| {
+        visit_dims(&inst.kind, &mut |e| {
             fits = fits && (!e.contains(outer.var) && !e.contains(inner.var) || steps_together(e, outer, inner));
         });
         if !fits {

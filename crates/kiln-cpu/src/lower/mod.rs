@@ -31,7 +31,7 @@ use crate::vir::*;
 use axes::{Nest, VectorAxis, arrange};
 use kiln_ir::{Dim, Ranges, Symbol};
 use kiln_kernels::kernel::{
-    Access as BufferAccess, Axis, Domain, InstKind, Kernel, LoopBody, ReductionKind, Stage, ValueId,
+    Access as BufferAccess, Axis, Domain, InstKind, Kernel, LoopBody, ReductionKind, Stage, ValueId, visit_operands,
 };
 use std::mem::offset_of;
 
@@ -266,43 +266,6 @@ fn count_uses(body: &LoopBody, count: usize) -> Result<Vec<u32>, LowerError> {
         stage.reductions.iter().for_each(|r| see(r.value));
     }
     if ok { Ok(uses) } else { Err(LowerError::Malformed("a value is used that is never defined")) }
-}
-
-/// Calls `f` with every operand of an instruction.
-pub(crate) fn visit_operands(kind: &InstKind, f: &mut dyn FnMut(ValueId)) {
-    match kind {
-        InstKind::Const(_)
-        | InstKind::Index(_)
-        | InstKind::InRange { .. }
-        | InstKind::LoadTemp(_)
-        | InstKind::Accumulator(_) => {}
-        InstKind::LoadBlock { place, .. } => place.indirect.iter().for_each(|(v, _)| f(*v)),
-        InstKind::Load { place, guard } => {
-            place.indirect.iter().for_each(|(v, _)| f(*v));
-            guard.iter().for_each(|v| f(*v));
-        }
-        InstKind::Store { place, value, guard } => {
-            place.indirect.iter().for_each(|(v, _)| f(*v));
-            f(*value);
-            guard.iter().for_each(|v| f(*v));
-        }
-        InstKind::StoreTemp(_, v)
-        | InstKind::Unary(_, v)
-        | InstKind::Cast(v)
-        | InstKind::Bitcast(v)
-        | InstKind::Round(v, _) => f(*v),
-        InstKind::Binary(_, a, b) | InstKind::Compare(_, a, b) => {
-            f(*a);
-            f(*b);
-        }
-        InstKind::Select(c, a, b) => {
-            f(*c);
-            f(*a);
-            f(*b);
-        }
-        InstKind::CheckIndex { value, .. } => f(*value),
-        InstKind::Random { seed, .. } => f(*seed),
-    }
 }
 
 impl Lowerer<'_> {

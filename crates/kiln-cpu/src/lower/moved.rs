@@ -1,8 +1,7 @@
 //! What happens to the values of a body: which are only moved, and which change along an axis.
 
-use super::axes::visit_expressions;
-use super::{DType, Symbol, ValueId, visit_operands};
-use kiln_kernels::kernel::{Domain, InstKind, Kernel, LoopBody};
+use super::{DType, Symbol, ValueId};
+use kiln_kernels::kernel::{Domain, InstKind, Kernel, LoopBody, visit_dims, visit_operands};
 
 /// Values that are loaded from short floats and only stored to such, so that nothing has to be widened and rounded again: their bits
 /// are moved. Where a guard leaves a load out its value is zero, whose bits are zero. One that is loaded once a row and stored along it is
@@ -50,7 +49,7 @@ pub(super) fn varying_values(body: &LoopBody, var: Symbol, count: usize) -> Vec<
     let mut varying = vec![true; count];
     for inst in body.stages.iter().flat_map(|stage| &stage.insts) {
         let mut varies = matches!(inst.kind, InstKind::LoadTemp(_) | InstKind::Accumulator(_));
-        visit_expressions(inst, &mut |e| varies |= e.contains(var));
+        visit_dims(&inst.kind, &mut |e| varies |= e.contains(var));
         visit_operands(&inst.kind, &mut |v: ValueId| varies |= varying.get(v.0 as usize) != Some(&false));
         // Stores define nothing, whatever their number.
         if !matches!(inst.kind, InstKind::Store { .. } | InstKind::StoreTemp { .. })

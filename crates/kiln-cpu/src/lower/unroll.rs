@@ -1,10 +1,9 @@
 //! A short last axis whose results lie between each other's: its points become parts of one body, which are stored together.
 
-use super::axes::{rewrite_expressions, visit_expressions};
 use super::interleave::interleaved;
 use super::ops::weight;
 use kiln_ir::{Dim, Symbol};
-use kiln_kernels::kernel::{BufferArg, Inst, InstKind, LoopBody, Stage, ValueId};
+use kiln_kernels::kernel::{BufferArg, Inst, InstKind, LoopBody, Stage, ValueId, map_dims, map_operands, visit_dims};
 
 /// The longest axis that is unrolled.
 const LONGEST: i64 = 4;
@@ -58,54 +57,17 @@ fn unrolled(stage: &Stage, last: Symbol, times: i64) -> Option<Stage> {
             let mut inst = inst.clone();
             let at = |e: &Dim| e.substitute(&|s| (s == last).then(|| Dim::from(point)));
             let mut changes = false;
-            visit_expressions(&inst, &mut |e| changes |= e.contains(last));
+            visit_dims(&inst.kind, &mut |e| changes |= e.contains(last));
             if changes {
-                rewrite_expressions(&mut inst, &at);
+                map_dims(&mut inst.kind, &at);
             }
             if inst.id.0 != u32::MAX {
                 inst.id.0 = inst.id.0.checked_add(shift)?;
             }
-            each_operand(&mut inst.kind, &mut |v| v.0 += shift);
+            map_operands(&mut inst.kind, &|v| ValueId(v.0 + shift));
             if is_store(&inst) { stores.push(inst) } else { values.push(inst) }
         }
     }
     values.append(&mut stores);
     Some(Stage { domain: stage.domain, insts: values, reductions: stage.reductions.clone() })
-}
-
-/// Calls `f` with every operand of an instruction of a pointwise body.
-fn each_operand(kind: &mut InstKind, f: &mut dyn FnMut(&mut ValueId)) {
-    match kind {
-        InstKind::Const(_)
-        | InstKind::Index(_)
-        | InstKind::InRange { .. }
-        | InstKind::LoadTemp(_)
-        | InstKind::Accumulator(_) => {}
-        InstKind::LoadBlock { place, .. } => place.indirect.iter_mut().for_each(|(v, _)| f(v)),
-        InstKind::Load { place, guard } => {
-            place.indirect.iter_mut().for_each(|(v, _)| f(v));
-            guard.iter_mut().for_each(f);
-        }
-        InstKind::Store { place, value, guard } => {
-            place.indirect.iter_mut().for_each(|(v, _)| f(v));
-            f(value);
-            guard.iter_mut().for_each(f);
-        }
-        InstKind::StoreTemp(_, v)
-        | InstKind::Unary(_, v)
-        | InstKind::Cast(v)
-        | InstKind::Bitcast(v)
-        | InstKind::Round(v, _)
-        | InstKind::CheckIndex { value: v, .. }
-        | InstKind::Random { seed: v, .. } => f(v),
-        InstKind::Binary(_, a, b) | InstKind::Compare(_, a, b) => {
-            f(a);
-            f(b);
-        }
-        InstKind::Select(c, a, b) => {
-            f(c);
-            f(a);
-            f(b);
-        }
-    }
 }

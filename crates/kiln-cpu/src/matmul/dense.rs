@@ -5,14 +5,14 @@ use super::direct::{GuardParts, Guarded, Numbers, WindowParts, axis, common_divi
 use super::fused::Tiles;
 use super::packing::is_used_by_epilogue;
 use super::windows::WindowLoad;
-use super::{Known, Sides};
+use super::{Convolution, Known, Launch, Sides};
 use crate::features::Isa;
 use crate::gemm::{Dense, DensePlan, Direct, GemmError, Matrix, Panels, Scratch, WindowAxis, pack_taps};
 use crate::loops::{Build, LoopKernel};
 use kiln_ir::{DType, Dim, Symbol};
 use kiln_kernels::Precision;
 use kiln_kernels::kernel::{Axis, Kernel, MatmulBody};
-use kiln_runtime::{LaunchError, RawBuffer};
+use kiln_runtime::LaunchError;
 
 /// Results of a group from which on most lanes of a panel have one.
 const FEWEST_OUTPUTS: usize = 24;
@@ -393,23 +393,15 @@ impl DenseConvolution {
     pub fn is_certain(&self) -> bool {
         self.prepared.is_some()
     }
+}
 
-    /// The code of the epilogue.
-    pub fn code(&self) -> &LoopKernel {
-        self.tiles.code()
+impl Convolution for DenseConvolution {
+    fn part(&self) -> (&'static str, &LoopKernel) {
+        ("finishes results of a convolution", self.tiles.code())
     }
 
-    /// Runs it; false, and nothing done, where its sizes or strides are not for this.
-    ///
-    /// # Safety
-    /// As [`kiln_runtime::Executable::launch`].
-    pub unsafe fn launch(
-        &self,
-        isa: Isa,
-        threads: usize,
-        buffers: &[RawBuffer],
-        known: &Known<'_>,
-    ) -> Result<bool, LaunchError> {
+    unsafe fn launch(&self, launch: &Launch<'_>) -> Result<bool, LaunchError> {
+        let &Launch { isa, threads, buffers, known } = launch;
         let made;
         let prepared = match &self.prepared {
             Some(prepared) => prepared,
@@ -456,7 +448,7 @@ impl DenseConvolution {
             pixels_first: self.pixels_first,
             ..found.dense.clone()
         };
-        launched(&self.tiles, buffers, known, |epilogue| {
+        launched(&self.tiles, launch, |epilogue| {
             // SAFETY: the caller guarantees the buffers, the kernel the strides.
             unsafe { dense.run_planned(plan, epilogue) };
             Ok(true)

@@ -5,13 +5,13 @@ use super::direct::{Numbers, WindowParts, Windowed, launched, window_parts};
 use super::fused::Tiles;
 use super::plain::is_contiguous_along;
 use super::windows::WindowLoad;
-use super::{Known, Sides};
+use super::{Convolution, Known, Launch, Sides};
 use crate::features::Isa;
 use crate::gemm::Depthwise;
 use crate::loops::{Build, LoopKernel};
 use kiln_ir::{DType, Dim};
 use kiln_kernels::kernel::{Axis, Kernel, MatmulBody};
-use kiln_runtime::{LaunchError, RawBuffer};
+use kiln_runtime::LaunchError;
 
 /// Channels that fill the lanes of a vector well enough.
 const FEWEST_CHANNELS: usize = 8;
@@ -56,23 +56,15 @@ impl DepthwiseConvolution {
         let tiles = Tiles::new(build, kernel, &whole, rows, columns)?;
         Ok(Some(DepthwiseConvolution { image, weights, channels, tiles, pixels_first }))
     }
+}
 
-    /// The code of the epilogue.
-    pub fn code(&self) -> &LoopKernel {
-        self.tiles.code()
+impl Convolution for DepthwiseConvolution {
+    fn part(&self) -> (&'static str, &LoopKernel) {
+        ("finishes results of single channels", self.tiles.code())
     }
 
-    /// Runs it; false, and nothing done, where its sizes or strides are not for this.
-    ///
-    /// # Safety
-    /// As [`kiln_runtime::Executable::launch`].
-    pub unsafe fn launch(
-        &self,
-        isa: Isa,
-        threads: usize,
-        buffers: &[RawBuffer],
-        known: &Known<'_>,
-    ) -> Result<bool, LaunchError> {
+    unsafe fn launch(&self, launch: &Launch<'_>) -> Result<bool, LaunchError> {
+        let &Launch { isa, threads, buffers, known } = launch;
         let number = |dim: &Dim| known.number(dim).map(|n| n as isize);
         let at = |parts: &WindowParts| -> Result<*const u8, LaunchError> {
             let bytes = number(&parts.first.rest)? * (parts.dtype.size_in_bits() / 8) as isize;
@@ -98,7 +90,7 @@ impl DepthwiseConvolution {
             pixels_first: self.pixels_first,
         };
         // SAFETY: the caller guarantees the buffers, the kernel the strides.
-        launched(&self.tiles, buffers, known, |epilogue| unsafe { depthwise.run(epilogue) })
+        launched(&self.tiles, launch, |epilogue| unsafe { depthwise.run(epilogue) })
     }
 }
 

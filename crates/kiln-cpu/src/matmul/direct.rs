@@ -4,13 +4,13 @@
 use super::fused::{FusedEpilogue, Tiles};
 use super::plain::PlainLoad;
 use super::windows::WindowLoad;
-use super::{Known, Side, Sides};
+use super::{Convolution, Known, Launch, Side, Sides};
 use crate::features::Isa;
 use crate::gemm::{Direct, Epilogue, GemmError, WindowAxis};
 use crate::loops::{Build, LoopKernel};
 use kiln_ir::{DType, Dim};
 use kiln_kernels::kernel::{Axis, Kernel, MatmulBody};
-use kiln_runtime::{LaunchError, RawBuffer};
+use kiln_runtime::LaunchError;
 
 /// The largest stride along x: beyond it, neighbouring pixels are not neighbours in memory.
 const MOST_STRIDE: isize = 8;
@@ -113,35 +113,9 @@ impl DirectConvolution {
         Ok(Some(DirectConvolution { image, weights, groups, outputs, tiles }))
     }
 
-    /// The code of the epilogue.
-    pub fn code(&self) -> &LoopKernel {
-        self.tiles.code()
-    }
-
-    /// Runs it; false, and nothing done, where its sizes or strides are not for this.
-    ///
-    /// # Safety
-    /// As [`kiln_runtime::Executable::launch`].
-    pub unsafe fn launch(
-        &self,
-        isa: Isa,
-        threads: usize,
-        buffers: &[RawBuffer],
-        known: &Known<'_>,
-    ) -> Result<bool, LaunchError> {
-        let Some(direct) = self.at(isa, threads, buffers, known)? else { return Ok(false) };
-        // SAFETY: the caller guarantees the buffers, the kernel the strides.
-        launched(&self.tiles, buffers, known, |epilogue| unsafe { direct.run(epilogue) })
-    }
-
     /// The convolution in numbers.
-    fn at(
-        &self,
-        isa: Isa,
-        threads: usize,
-        buffers: &[RawBuffer],
-        known: &Known<'_>,
-    ) -> Result<Option<Direct>, LaunchError> {
+    fn at(&self, launch: &Launch<'_>) -> Result<Option<Direct>, LaunchError> {
+        let &Launch { isa, threads, buffers, known } = launch;
         let number = |dim: &Dim| known.number(dim).map(|n| n as isize);
         let Some(windows) = windowed(&self.image, &self.weights, &self.outputs, known)? else { return Ok(None) };
         let size = |dtype: DType| (dtype.size_in_bits() / 8) as isize;
@@ -168,6 +142,18 @@ impl DirectConvolution {
             y: windows.y,
             x: windows.x,
         }))
+    }
+}
+
+impl Convolution for DirectConvolution {
+    fn part(&self) -> (&'static str, &LoopKernel) {
+        ("finishes results of several groups", self.tiles.code())
+    }
+
+    unsafe fn launch(&self, launch: &Launch<'_>) -> Result<bool, LaunchError> {
+        let Some(direct) = self.at(launch)? else { return Ok(false) };
+        // SAFETY: the caller guarantees the buffers, the kernel the strides.
+        launched(&self.tiles, launch, |epilogue| unsafe { direct.run(epilogue) })
     }
 }
 
@@ -222,11 +208,10 @@ fn windowed(
 /// Runs a convolution with the epilogue of its tiles; false where it did nothing.
 pub(super) fn launched(
     tiles: &Tiles,
-    buffers: &[RawBuffer],
-    known: &Known<'_>,
+    launch: &Launch<'_>,
     run: impl FnOnce(&dyn Epilogue) -> Result<bool, GemmError>,
 ) -> Result<bool, LaunchError> {
-    let epilogue = FusedEpilogue::new(tiles, buffers, known.values)?;
+    let epilogue = FusedEpilogue::new(tiles, launch.buffers, launch.known.values)?;
     let ran = run(&epilogue).map_err(|error| LaunchError::Device { code: 0, message: error.to_string() })?;
     epilogue.outcome().map(|()| ran)
 }

@@ -4,13 +4,13 @@
 use super::direct::{Numbers, WindowParts, Windowed, launched, window_parts};
 use super::fused::Tiles;
 use super::windows::WindowLoad;
-use super::{Known, Side, Sides};
+use super::{Convolution, Known, Launch, Side, Sides};
 use crate::features::Isa;
 use crate::gemm::{Direct, Gradient};
 use crate::loops::{Build, LoopKernel};
 use kiln_ir::{DType, Dim};
 use kiln_kernels::kernel::{Axis, Kernel, MatmulBody};
-use kiln_runtime::{LaunchError, RawBuffer};
+use kiln_runtime::LaunchError;
 
 /// A gradient in symbolic sizes.
 pub(super) struct DirectGradient {
@@ -63,35 +63,9 @@ impl DirectGradient {
         Ok(Some(DirectGradient { image, gradient, groups, outputs, tiles }))
     }
 
-    /// The code of the epilogue.
-    pub fn code(&self) -> &LoopKernel {
-        self.tiles.code()
-    }
-
-    /// Runs it; false, and nothing done, where its sizes or strides are not for this.
-    ///
-    /// # Safety
-    /// As [`kiln_runtime::Executable::launch`].
-    pub unsafe fn launch(
-        &self,
-        isa: Isa,
-        threads: usize,
-        buffers: &[RawBuffer],
-        known: &Known<'_>,
-    ) -> Result<bool, LaunchError> {
-        let Some(gradient) = self.at(isa, threads, buffers, known)? else { return Ok(false) };
-        // SAFETY: the caller guarantees the buffers, the kernel the strides.
-        launched(&self.tiles, buffers, known, |epilogue| unsafe { gradient.run(epilogue) })
-    }
-
     /// The gradient in numbers.
-    fn at(
-        &self,
-        isa: Isa,
-        threads: usize,
-        buffers: &[RawBuffer],
-        known: &Known<'_>,
-    ) -> Result<Option<Gradient>, LaunchError> {
+    fn at(&self, launch: &Launch<'_>) -> Result<Option<Gradient>, LaunchError> {
+        let &Launch { isa, threads, buffers, known } = launch;
         let number = |dim: &Dim| known.number(dim).map(|n| n as isize);
         let Some(found) = windowed(&self.image, known)? else { return Ok(None) };
         let size = |dtype: DType| (dtype.size_in_bits() / 8) as isize;
@@ -125,6 +99,18 @@ impl DirectGradient {
             row_stride,
             pixel_stride,
         }))
+    }
+}
+
+impl Convolution for DirectGradient {
+    fn part(&self) -> (&'static str, &LoopKernel) {
+        ("finishes gradients of weights", self.tiles.code())
+    }
+
+    unsafe fn launch(&self, launch: &Launch<'_>) -> Result<bool, LaunchError> {
+        let Some(gradient) = self.at(launch)? else { return Ok(false) };
+        // SAFETY: the caller guarantees the buffers, the kernel the strides.
+        launched(&self.tiles, launch, |epilogue| unsafe { gradient.run(epilogue) })
     }
 }
 

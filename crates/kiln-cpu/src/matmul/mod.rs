@@ -67,14 +67,8 @@ pub struct Matmul {
     row: Option<Row>,
     /// The prepared product of a few rows with panels, where it is one.
     few_rows: Option<Box<PackedRows>>,
-    /// The convolution that it is, where it may have few results a group.
-    direct: Option<Box<DirectConvolution>>,
-    /// The convolution of single channels that it is, where its pixels are not side by side.
-    depthwise: Option<Box<DepthwiseConvolution>>,
-    /// The convolution that it is, where it may have many results a group.
-    dense: Option<Box<DenseConvolution>>,
-    /// The gradient of a convolution's weights that it is.
-    gradient: Option<Box<DirectGradient>>,
+    /// What the convolution, or gradient of one, that it is may be computed by, in the order in which they are tried.
+    convolutions: Vec<Box<dyn Convolution>>,
 }
 
 /// The source of an operand.
@@ -118,6 +112,30 @@ enum Packed {
     Convolution {
         buffer: usize,
     },
+}
+
+/// What a launch gives to code for convolutions.
+struct Launch<'a> {
+    isa: Isa,
+    threads: usize,
+    buffers: &'a [RawBuffer],
+    known: &'a Known<'a>,
+}
+
+/// Code for products that are convolutions, or gradients of some.
+trait Convolution: Send + Sync {
+    /// The code of the epilogue, and what it does.
+    fn part(&self) -> (&'static str, &LoopKernel);
+
+    /// Runs it; false, and nothing done, where its sizes or strides are not for this.
+    ///
+    /// # Safety
+    /// As [`kiln_runtime::Executable::launch`].
+    unsafe fn launch(&self, launch: &Launch<'_>) -> Result<bool, LaunchError>;
+}
+
+fn boxed<'a>(convolution: impl Convolution + 'a) -> Box<dyn Convolution + 'a> {
+    Box::new(convolution)
 }
 
 /// The destination of results.
@@ -256,6 +274,9 @@ impl Matmul {
             }
             _ => None,
         };
+        let boxed: [Option<Box<dyn Convolution>>; 4] =
+            [direct.map(boxed), depthwise.map(boxed), dense.map(boxed), gradient.map(boxed)];
+        let convolutions = boxed.into_iter().flatten().collect();
         let product = |axes: &[Axis]| axes.iter().map(|axis| &axis.size).product();
         let matmul = Matmul {
             isa: build.isa,
@@ -274,10 +295,7 @@ impl Matmul {
             choices: Choices::default(),
             row: None,
             few_rows: None,
-            direct: direct.map(Box::new),
-            depthwise: depthwise.map(Box::new),
-            dense: dense.map(Box::new),
-            gradient: gradient.map(Box::new),
+            convolutions,
         };
         matmul.prepared().map_err(|error| failed(error.to_string()))
     }
@@ -316,18 +334,7 @@ impl Matmul {
         if let Finish::Fused(tiles) = &self.finish {
             parts.push(("finishes a tile of the result", tiles.code()));
         }
-        if let Some(direct) = &self.direct {
-            parts.push(("finishes results of several groups", direct.code()));
-        }
-        if let Some(depthwise) = &self.depthwise {
-            parts.push(("finishes results of single channels", depthwise.code()));
-        }
-        if let Some(dense) = &self.dense {
-            parts.push(("finishes results of a convolution", dense.code()));
-        }
-        if let Some(gradient) = &self.gradient {
-            parts.push(("finishes gradients of weights", gradient.code()));
-        }
+        parts.extend(self.convolutions.iter().map(|convolution| convolution.part()));
         parts
     }
 
@@ -366,29 +373,12 @@ impl Matmul {
             return Ok(());
         }
         let threads = self.choices.threads_of(pool::threads());
-        if let Some(direct) = &self.direct
+        let launch = Launch { isa: self.isa, threads, buffers, known: &known };
+        for convolution in &self.convolutions {
             // SAFETY: passed on from the caller.
-            && unsafe { direct.launch(self.isa, threads, buffers, &known)? }
-        {
-            return Ok(());
-        }
-        if let Some(depthwise) = &self.depthwise
-            // SAFETY: passed on from the caller.
-            && unsafe { depthwise.launch(self.isa, threads, buffers, &known)? }
-        {
-            return Ok(());
-        }
-        if let Some(dense) = &self.dense
-            // SAFETY: passed on from the caller.
-            && unsafe { dense.launch(self.isa, threads, buffers, &known)? }
-        {
-            return Ok(());
-        }
-        if let Some(gradient) = &self.gradient
-            // SAFETY: passed on from the caller.
-            && unsafe { gradient.launch(self.isa, threads, buffers, &known)? }
-        {
-            return Ok(());
+            if unsafe { convolution.launch(&launch)? } {
+                return Ok(());
+            }
         }
         // Many small products: one per thread. Few or large ones: all threads on each.
         let work = m.saturating_mul(n).saturating_mul(k.max(1));

@@ -42,6 +42,9 @@ def conv(case, r):
         back = lambda x, w, g: torch.ops.aten.convolution_backward(
             g, x, w, None, stride, padding, ones, False, [0] * spatial, groups, wanted)
         return back, [r(*x), r(*w), r(*y.shape)]
+    if part == "trained layer":
+        trained = lambda x, w, s, b: F.relu(F.batch_norm(apply(x, w), None, None, s, b, training=True))
+        return trained, [r(*x), r(*w), r(w[0]), r(w[0])]
     if part == "basic block":
         def basic(x, w1, s1, b1, w2, s2, b2):
             return F.relu(norm(apply(F.relu(norm(apply(x, w1), s1, b1)), w2), s2, b2) + x)

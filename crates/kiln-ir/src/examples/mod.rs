@@ -162,6 +162,11 @@ impl Random {
         }
     }
 
+    /// Integers from −4 to 4: their sums of products are exact in any order, and they are bf16, too.
+    pub fn small_integers(&mut self, count: usize) -> Vec<f32> {
+        (0..count).map(|_| self.below(9) as f32 - 4.0).collect()
+    }
+
     /// A value of a dtype from `low` to `high`.
     pub fn scalar(&mut self, dtype: DType, low: f64, high: f64) -> Scalar {
         if dtype.is_float() {

@@ -1,22 +1,8 @@
 use super::*;
 use crate::gemm::{Matrix, Panels};
+use kiln_ir::examples::Random;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
-
-/// Numbers that look random, the same in every run.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: usize) -> usize {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        ((self.0 >> 33) as usize) % n
-    }
-
-    /// Small integers, whose sums are exact in any order.
-    fn numbers(&mut self, count: usize) -> Vec<f32> {
-        (0..count).map(|_| self.below(9) as f32 - 4.0).collect()
-    }
-}
 
 fn axis(random: &mut Random, most: usize) -> WindowAxis {
     let (taps, stride, dilation) = (1 + random.below(4), 1 + random.below(3), 1 + random.below(2));
@@ -45,8 +31,8 @@ fn results_are_those_of_plain_loops() {
                 false => [height * width * all, height * width, width, 1],
             };
             let [image, channel, row, pixel] = strides.map(|n| n as isize);
-            let memory = random.numbers(images * all * height * width);
-            let weights = random.numbers(groups * outputs * channels * taps);
+            let memory = random.small_integers(images * all * height * width);
+            let weights = random.small_integers(groups * outputs * channels * taps);
             let panels = Panels::new(isa, channels * taps, outputs, DType::F32, DType::F32).unwrap();
             let each = panels.bytes() / size_of::<f32>();
             let packed = Scratch::take::<f32>(groups * each);

@@ -1,29 +1,15 @@
 use super::*;
 use half::bf16;
+use kiln_ir::examples::Random;
 use std::sync::Mutex;
 
-/// Numbers that look random, the same in every run.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: usize) -> usize {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        ((self.0 >> 33) as usize) % n
-    }
-
-    /// Small integers, whose sums are exact in any order and which are bf16, too.
-    fn numbers(&mut self, count: usize) -> Vec<f32> {
-        (0..count).map(|_| self.below(9) as f32 - 4.0).collect()
-    }
-
-    fn axis(&mut self, most: usize) -> WindowAxis {
-        let (taps, stride, dilation) = (1 + self.below(7), 1 + self.below(3), 1 + self.below(2));
-        let (length, padding) = (1 + self.below(most), self.below(5));
-        let room = (length + 2 * padding) as isize - ((taps - 1) * dilation) as isize - 1;
-        let places = if room < 0 { 0 } else { room as usize / stride + 1 };
-        let (start, length) = (-(padding as isize), length as isize);
-        WindowAxis { taps, stride, dilation, start, length, places, weight_stride: 0 }
-    }
+fn axis(random: &mut Random, most: usize) -> WindowAxis {
+    let (taps, stride, dilation) = (1 + random.below(7), 1 + random.below(3), 1 + random.below(2));
+    let (length, padding) = (1 + random.below(most), random.below(5));
+    let room = (length + 2 * padding) as isize - ((taps - 1) * dilation) as isize - 1;
+    let places = if room < 0 { 0 } else { room as usize / stride + 1 };
+    let (start, length) = (-(padding as isize), length as isize);
+    WindowAxis { taps, stride, dilation, start, length, places, weight_stride: 0 }
 }
 
 fn stored(numbers: &[f32], dtype: DType) -> Vec<u8> {
@@ -41,7 +27,7 @@ fn results_are_those_of_plain_loops() {
         let mut ran = 0;
         for number in 0..200 {
             let (images, channels) = (1 + random.below(2), 1 + random.below(40));
-            let (mut y, mut x) = (random.axis(14), random.axis(40));
+            let (mut y, mut x) = (axis(&mut random, 14), axis(&mut random, 40));
             let (height, width) = (y.length as usize, x.length as usize);
             let taps = y.taps * x.taps;
             let (last, pixels_first) = (random.below(2) == 0, random.below(2) == 0);
@@ -54,8 +40,8 @@ fn results_are_those_of_plain_loops() {
                 false => [height * (width + rest), width + rest, 1],
             };
             let area = height * (width + rest) * channels;
-            let numbers = random.numbers(images * area);
-            let weights = random.numbers(channels * taps);
+            let numbers = random.small_integers(images * area);
+            let weights = random.small_integers(channels * taps);
             let (memory, weight_memory) = (stored(&numbers, dtype), stored(&weights, dtype));
             // Taps forwards, backwards, or with rows and columns exchanged.
             let (first_tap, strides) = match random.below(3) {

@@ -42,6 +42,8 @@ pub enum Part {
     InputGradient,
     /// The gradient in the weight.
     WeightGradient,
+    /// Convolution, batch norm by the statistics of the batch, ReLU: a layer in training.
+    Trained,
     /// Convolution, eval batch norm, ReLU and the same convolution again with batch norm, residual and ReLU: a ResNet's block.
     Basic,
     /// 1×1 to more channels, this depthwise convolution, 1×1 back, with batch norms, ReLU6 and a residual: a MobileNet's block.
@@ -55,6 +57,7 @@ impl Part {
             Part::Transposed => "transposed",
             Part::InputGradient => "input gradient",
             Part::WeightGradient => "weight gradient",
+            Part::Trained => "trained layer",
             Part::Basic => "basic block",
             Part::Inverted => "inverted residual",
         }
@@ -173,6 +176,20 @@ impl Case {
                 let gradients = kiln_passes::gradient(&mut b, &Op::Conv(dims.into()), &[x, w], &g, &g, &wanted)?;
                 gradients.into_iter().flatten().next().unwrap_or(g)
             }
+            Part::Trained => {
+                let (x, w) = (input(&mut b, &self.x)?, input(&mut b, &self.w)?);
+                let y = build::conv(&mut b, &x, &w, None, &options)?;
+                let axes: Vec<usize> = (0..self.x.len()).filter(|&axis| axis != 1).collect();
+                let mean = build::mean(&mut b, &y, &axes, true)?;
+                let centered = build::sub(&mut b, &y, &mean)?;
+                let square = build::mul(&mut b, &centered, &centered)?;
+                let variance = build::mean(&mut b, &square, &axes, true)?;
+                let variance = build::add_scalar(&mut b, &variance, 1e-5)?;
+                let scale = build::rsqrt(&mut b, &variance)?;
+                let y = build::mul(&mut b, &centered, &scale)?;
+                let y = norm(&mut b, y, self.w[0])?;
+                build::relu(&mut b, &y)?
+            }
             Part::Basic => {
                 let x = input(&mut b, &self.x)?;
                 let mut y = x;
@@ -237,6 +254,9 @@ const SQUARES: &[Square] = &[
     ("ResNet", Part::Forward, [1024, 256, 14, 1, 1, 0, 1]),
     ("ResNet", Part::Basic, [64, 64, 56, 3, 1, 1, 1]),
     ("ResNet", Part::Basic, [256, 256, 14, 3, 1, 1, 1]),
+    ("CIFAR ResNet", Part::Trained, [16, 16, 32, 3, 1, 1, 1]),
+    ("CIFAR ResNet", Part::Trained, [3, 16, 32, 3, 1, 1, 1]),
+    ("ResNet", Part::Trained, [64, 64, 56, 3, 1, 1, 1]),
     ("MobileNetV2", Part::Forward, [3, 32, 224, 3, 2, 1, 1]),
     ("MobileNetV2", Part::Forward, [32, 32, 112, 3, 1, 1, 32]),
     ("MobileNetV2", Part::Forward, [144, 144, 56, 3, 1, 1, 144]),
