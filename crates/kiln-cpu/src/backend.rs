@@ -1,6 +1,6 @@
 //! The CPU as a [`Backend`]: selects the compiler for each kind of kernel.
 
-use crate::attention::Attention;
+use crate::attention::{Attention, AttentionGradient};
 use crate::beside::Beside;
 use crate::choices::Choices;
 use crate::features::Isa;
@@ -13,7 +13,7 @@ use crate::saved::{Piece, saved};
 use crate::variants;
 use kiln_ir::codec::{from_bytes, to_bytes};
 use kiln_kernels::Target as ScheduleTarget;
-use kiln_kernels::kernel::{Kernel, KernelBody};
+use kiln_kernels::kernel::{AttentionPart, Kernel, KernelBody};
 use kiln_runtime::{
     Backend, Buffer, Device, Error, Executable, HostMemory, Keep, LaunchError, Memory, Packing, RawBuffer, Variant,
 };
@@ -89,7 +89,15 @@ impl CpuBackend {
             KernelBody::Attention(body) => {
                 Ok(Arc::new(Attention::new(self.isa, kernel, body, &target)?.choosing(choices)))
             }
-            KernelBody::AttentionBackward(_) => Err(self.error("a gradient of attention in one kernel".into())),
+            KernelBody::AttentionBackward(body) => match &body.part {
+                AttentionPart::Logsumexp { out } => {
+                    let made = Attention::logsumexp(self.isa, kernel, body, out, &target)?;
+                    Ok(Arc::new(made.choosing(choices)))
+                }
+                AttentionPart::Gradients(of) => {
+                    Ok(Arc::new(AttentionGradient::new(self.isa, kernel, body, of, &target)?))
+                }
+            },
             KernelBody::Routine(body) => Ok(Arc::new(Routine::new(kernel, body, &target)?)),
             KernelBody::Repeat(_) => Err(self.error("a loop, which the runtime runs".into())),
             KernelBody::Parallel(bodies) => {
@@ -125,6 +133,8 @@ impl Backend for CpuBackend {
             unrolled_windows: true,
             split_phases: true,
             depthwise_products: self.isa != Isa::Portable,
+            attention_gradients: true,
+            joined_gradients: true,
             ..ScheduleTarget::default()
         }
     }
@@ -251,6 +261,17 @@ impl Executable for Matmul {
 
     fn code_bytes(&self) -> usize {
         Matmul::code_bytes(self)
+    }
+}
+
+impl Executable for AttentionGradient {
+    unsafe fn launch(&self, buffers: &[RawBuffer], sizes: &[i64]) -> Result<(), LaunchError> {
+        // SAFETY: the same promise.
+        unsafe { AttentionGradient::launch(self, buffers, sizes) }
+    }
+
+    fn save(&self) -> Option<Vec<u8>> {
+        Some(to_bytes(&Vec::<Piece>::new()))
     }
 }
 

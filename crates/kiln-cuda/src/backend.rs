@@ -110,6 +110,7 @@ pub const TARGET: Target = Target {
     unrolled_windows: false,
     product_order: true,
     attention_gradients: true,
+    joined_gradients: false,
     visible_keys: true,
     short_operands: true,
     many_columns: MANY_COLUMNS,

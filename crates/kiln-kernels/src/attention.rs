@@ -1,5 +1,5 @@
 //! Parts of one attention that read the same memory become one launch: its result and the logarithms of its sums, which the
-//! backward direction reads, and the gradients of its keys and values.
+//! backward direction reads, and the gradients of its keys and values; those of its queries too where a target has such kernels.
 //!
 //! ```text
 //!  attention(q, k, v) ─▶ out       logsumexp(q, k) ─▶ rows     becomes  attention(q, k, v) ─▶ out, rows
@@ -14,8 +14,8 @@ use crate::update::{exchanges, retire};
 use kiln_ir::{Dim, Symbol};
 use std::sync::Arc;
 
-/// Joins the parts of attentions, each at the place of the first.
-pub(crate) fn join_attention(schedule: &mut Schedule) {
+/// Joins the parts of attentions, each at the place of the first; with `queries` the gradients of queries are joined to the others.
+pub(crate) fn join_attention(schedule: &mut Schedule, queries: bool) {
     let is_part = |step: &Step| matches!(step.kernel.body, KernelBody::AttentionBackward(_));
     for later in 0..schedule.steps.len() {
         if !is_part(&schedule.steps[later]) {
@@ -26,7 +26,7 @@ pub(crate) fn join_attention(schedule: &mut Schedule) {
             let (first, second) = (&steps[earlier], &steps[later]);
             // Parts of one buffer are written by several: the gradients of queries, keys and values that were one product's.
             let movable = !steps[earlier..later].iter().any(|before| exchanges(before, second));
-            Some((earlier, joined(first, second).filter(|_| movable)?))
+            Some((earlier, joined(first, second, queries).filter(|_| movable)?))
         };
         let joined = (0..later).rev().find_map(join);
         if let Some((earlier, step)) = joined {
@@ -38,7 +38,7 @@ pub(crate) fn join_attention(schedule: &mut Schedule) {
 }
 
 /// The launch that does what two do, if it is of one attention.
-fn joined(first: &Step, second: &Step) -> Option<Step> {
+fn joined(first: &Step, second: &Step, with_queries: bool) -> Option<Step> {
     if first.args.is_empty() || second.args.is_empty() {
         return None;
     }
@@ -76,14 +76,17 @@ fn joined(first: &Step, second: &Step) -> Option<Step> {
             let same = same_scores((first, of_first, sizes, a.causal, a.scale), second, part)
                 && operands.iter().all(|(x, y)| same_view((first, x), (second, y)));
             // Those of the queries are sums along other lines.
-            let apart = had.queries.is_some() || b.queries.is_some();
-            let twice = had.keys.is_some() && b.keys.is_some() || had.values.is_some() && b.values.is_some();
+            let apart = !with_queries && (had.queries.is_some() || b.queries.is_some());
+            let results = [(&had.queries, &b.queries), (&had.keys, &b.keys), (&had.values, &b.values)];
+            let twice = results.iter().any(|(had, new)| had.is_some() && new.is_some());
             if !same || apart || twice {
                 return None;
             }
-            let keys = b.keys.as_ref().map_or(Some(had.keys.clone()), |view| moved(view).map(Some))?;
-            let values = b.values.as_ref().map_or(Some(had.values.clone()), |view| moved(view).map(Some))?;
-            let gradients = AttentionGradients { keys, values, ..(**had).clone() };
+            let mut either = |had: &Option<Strided>, new: &Option<Strided>| {
+                new.as_ref().map_or(Some(had.clone()), |view| moved(view).map(Some))
+            };
+            let [queries, keys, values] = results.map(|(had, new)| either(had, new));
+            let gradients = AttentionGradients { queries: queries?, keys: keys?, values: values?, ..(**had).clone() };
             let part = AttentionPart::Gradients(Box::new(gradients));
             KernelBody::AttentionBackward(Box::new(AttentionBackwardBody { part, ..(**a).clone() }))
         }

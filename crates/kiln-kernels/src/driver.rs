@@ -246,7 +246,7 @@ const STAGES: &[(&str, Stage)] = &[
     }),
     ("join_attention", |unit, schedule| {
         if !unit.options.no_fusion {
-            attention::join_attention(schedule);
+            attention::join_attention(schedule, unit.options.target.joined_gradients);
         }
     }),
     ("free_early", |unit, schedule| free_early(schedule, &unit.options.ranges)),

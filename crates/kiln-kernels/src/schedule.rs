@@ -39,6 +39,8 @@ pub struct Target {
     pub product_order: bool,
     /// There are kernels for the gradients of attention.
     pub attention_gradients: bool,
+    /// One of these computes all gradients of an attention; elsewhere those of the queries, sums along other lines, are apart.
+    pub joined_gradients: bool,
     /// Attention takes bounds of the visible keys of a row as data.
     pub visible_keys: bool,
     /// Products of short floats read them from memory as they are: what is cast to them is stored first, not cast on the way. So do

@@ -21,14 +21,36 @@ const LINE: usize = 16;
 
 /// Rows of an operand, as passed to the kernels.
 #[derive(Clone, Copy)]
-struct Rows {
-    data: *const u8,
+pub(super) struct Rows {
+    pub data: *const u8,
     /// Bytes from row to row.
-    stride: isize,
+    pub stride: isize,
 }
 
 /// The number of visible keys of each row of a tile of queries; lanes without a query have all.
-struct Visible([i32; MOST_ROWS + LINE]);
+#[derive(Clone, Copy)]
+pub(super) struct Visible(pub [i32; MOST_ROWS + LINE]);
+
+/// Keys of which some are visible to some row of a tile of queries.
+pub(super) struct KeyTile<'a> {
+    pub keys: Range<usize>,
+    /// The ends of the rows' visible keys in this tile.
+    pub visible: &'a Visible,
+    /// Those by the causal mask alone.
+    causal: &'a Visible,
+    /// The mask, where it hides or changes something.
+    mask: Option<&'a View>,
+}
+
+/// A matrix of results, its rows whole vectors.
+#[derive(Clone, Copy)]
+pub(super) struct Sums {
+    pub data: *mut f32,
+    /// Elements of a row.
+    pub width: usize,
+    /// The factors of what the rows hold already; null to overwrite it.
+    pub factors: *const f32,
+}
 
 impl Job<'_> {
     /// Memory of a task of up to `rows` queries, padded to whole vectors.
@@ -51,7 +73,7 @@ impl Job<'_> {
 
     /// Elements from key to key of the scores: an odd number of cache lines, so that a column of them does not crowd into
     /// few sets of the cache.
-    fn score_stride(&self, vectors: usize) -> usize {
+    pub(super) fn score_stride(&self, vectors: usize) -> usize {
         ((vectors * self.lanes).div_ceil(LINE) | 1) * LINE
     }
 
@@ -67,77 +89,115 @@ impl Job<'_> {
     pub(super) unsafe fn columns(&self, task: &Task, scratch: &Scratch) {
         let rows = task.rows.len();
         let vectors = rows.div_ceil(self.lanes);
-        let mut visible = Visible([i32::MAX; MOST_ROWS + LINE]);
-        for (i, row) in task.rows.clone().enumerate() {
-            visible.0[i] = self.g.visible(self.g.place(task.kv_head, row).1) as i32;
-        }
+        let mut first = true;
         // SAFETY: the caller's promise, for this and all that follows.
         unsafe {
             self.pack_queries(task, vectors, scratch);
-            let tiles = task.keys.len().div_ceil(MOST_KEYS);
-            let causal = visible.0;
-            let mut first = true;
-            let mut extents = [const { 0..0 }; MOST_ROWS];
-            if let Some(mask) = &self.g.mask {
-                for (extent, row) in extents.iter_mut().zip(task.rows.clone()) {
-                    let (head, query) = self.g.place(task.kv_head, row);
-                    *extent = match self.extents.get(task.batch * self.g.queries + query) {
-                        Some(known) => known.clone(),
-                        None => visible::extent(self.g, mask, [task.batch, head, query]),
-                    };
-                }
-            }
-            let seen = extents[..rows].iter().filter(|extent| !extent.is_empty());
-            let seen = (seen.clone().map(|e| e.start).min().unwrap_or(0), seen.map(|e| e.end).max().unwrap_or(0));
-            for tile in 0..tiles {
-                let keys = part(task.keys.len(), tiles, tile);
-                let mut keys = task.keys.start + keys.start..task.keys.start + keys.end;
-                let mut shown = None;
-                if let Some(view) = &self.g.mask {
-                    if keys.end <= seen.0 || seen.1 <= keys.start {
-                        continue;
-                    }
-                    let place = [task.batch, task.kv_head];
-                    let (rows, extent) = (task.rows.clone(), |row: usize| extents[row].clone());
-                    let visible_keys = visible::of_rows(self.g, view, place, rows, &keys, extent, |row, end| {
-                        visible.0[row] = causal[row].min(end as i32);
-                    });
-                    if visible_keys.keys.is_empty() {
-                        continue;
-                    }
-                    keys = visible_keys.keys;
-                    shown = (!visible_keys.plain).then_some(view);
-                }
-                let k = self.keys(task, &keys, scratch);
-                self.scores(k, &keys, vectors, &visible, scratch);
-                let mut factor = self.scale.on_scores;
-                if let Some(view) = shown {
-                    self.add_mask(view, task, &keys, vectors, scratch);
-                    factor = 1.0;
-                }
-                if self.g.causal {
-                    let stride = self.score_stride(vectors);
-                    mask::causal_columns(self.isa, scratch.scores, &causal[..stride], &keys);
-                }
+            self.each_tile(task, MOST_KEYS, |tile| {
+                let k = self.keys(task, &tile.keys, scratch);
+                let factor = self.masked_scores(task, k, tile, vectors, scratch);
                 (self.code.softmax_columns)(&SoftmaxArgs {
                     scores: scratch.scores,
                     stride: self.score_stride(vectors) * 4,
-                    keys: keys.len(),
+                    keys: tile.keys.len(),
                     vectors,
                     tops: scratch.tops,
                     sums: scratch.sums,
                     factors: scratch.factors,
                     scale: factor,
                 });
-                let v = self.values(task, &keys, scratch);
-                self.results(v, &keys, rows, vectors, &visible, first, scratch);
+                if self.padded_values > 0 {
+                    let v = self.values(task, &tile.keys, scratch);
+                    let factors = if first { std::ptr::null() } else { scratch.factors.cast_const() };
+                    let results = Sums { data: scratch.results, width: self.padded_values, factors };
+                    self.over_keys(scratch.scores, v, rows, tile, results);
+                }
                 first = false;
-            }
+            });
         }
     }
 
+    /// Calls `each` with the tiles of keys of a task that have visible keys, in order.
+    ///
+    /// # Safety
+    /// The mask is readable.
+    pub(super) unsafe fn each_tile(&self, task: &Task, most_keys: usize, mut each: impl FnMut(&KeyTile<'_>)) {
+        let rows = task.rows.len();
+        let mut visible = Visible([i32::MAX; MOST_ROWS + LINE]);
+        for (i, row) in task.rows.clone().enumerate() {
+            visible.0[i] = self.g.visible(self.g.place(task.kv_head, row).1) as i32;
+        }
+        let causal = visible;
+        let mut extents = [const { 0..0 }; MOST_ROWS];
+        if let Some(mask) = &self.g.mask {
+            for (extent, row) in extents.iter_mut().zip(task.rows.clone()) {
+                let (head, query) = self.g.place(task.kv_head, row);
+                *extent = match self.extents.get(task.batch * self.g.queries + query) {
+                    Some(known) => known.clone(),
+                    // SAFETY: the caller's promise.
+                    None => unsafe { visible::extent(self.g, mask, [task.batch, head, query]) },
+                };
+            }
+        }
+        let seen = extents[..rows].iter().filter(|extent| !extent.is_empty());
+        let seen = (seen.clone().map(|e| e.start).min().unwrap_or(0), seen.map(|e| e.end).max().unwrap_or(0));
+        let tiles = task.keys.len().div_ceil(most_keys);
+        for tile in 0..tiles {
+            let keys = part(task.keys.len(), tiles, tile);
+            let mut keys = task.keys.start + keys.start..task.keys.start + keys.end;
+            let mut shown = None;
+            if let Some(view) = &self.g.mask {
+                if keys.end <= seen.0 || seen.1 <= keys.start {
+                    continue;
+                }
+                let place = [task.batch, task.kv_head];
+                let (rows, extent) = (task.rows.clone(), |row: usize| extents[row].clone());
+                // SAFETY: the caller's promise.
+                let visible_keys = unsafe {
+                    visible::of_rows(self.g, view, place, rows, &keys, extent, |row, end| {
+                        visible.0[row] = causal.0[row].min(end as i32);
+                    })
+                };
+                if visible_keys.keys.is_empty() {
+                    continue;
+                }
+                keys = visible_keys.keys;
+                shown = (!visible_keys.plain).then_some(view);
+            }
+            each(&KeyTile { keys, visible: &visible, causal: &causal, mask: shown });
+        }
+    }
+
+    /// The scores of a tile, −∞ where a key is hidden; returns the factor that they lack.
+    ///
+    /// # Safety
+    /// The queries are packed; the scratch is as [`Job::columns_sizes`] says.
+    pub(super) unsafe fn masked_scores(
+        &self,
+        task: &Task,
+        k: Rows,
+        tile: &KeyTile<'_>,
+        vectors: usize,
+        scratch: &Scratch,
+    ) -> f32 {
+        let mut factor = self.scale.on_scores;
+        // SAFETY: the caller's promise.
+        unsafe {
+            self.by_queries(k, scratch.queries, self.depth(), tile, vectors, scratch.scores);
+            if let Some(view) = tile.mask {
+                self.add_mask(view, task, &tile.keys, vectors, scratch);
+                factor = 1.0;
+            }
+            if self.g.causal {
+                let stride = self.score_stride(vectors);
+                mask::causal_columns(self.isa, scratch.scores, &tile.causal.0[..stride], &tile.keys);
+            }
+        }
+        factor
+    }
+
     /// The rows of a task as a matrix, if they are all of one head and so have a constant stride.
-    fn as_matrix(&self, view: &View, task: &Task) -> Option<Matrix> {
+    pub(super) fn as_matrix(&self, view: &View, task: &Task) -> Option<Matrix> {
         let (head, query) = self.g.place(task.kv_head, task.rows.start);
         let data = view.row([task.batch, head, query]);
         let one_head = self.g.place(task.kv_head, task.rows.end - 1).0 == head;
@@ -145,7 +205,7 @@ impl Job<'_> {
     }
 
     /// Packs queries to [width][query], 4 bytes per element, zero in lanes without a query.
-    unsafe fn pack_queries(&self, task: &Task, vectors: usize, scratch: &Scratch) {
+    pub(super) unsafe fn pack_queries(&self, task: &Task, vectors: usize, scratch: &Scratch) {
         let (queries, depth, view) = (vectors * self.lanes, self.depth(), &self.g.q);
         let in_place = self.as_matrix(view, task).and_then(|m| match self.code.pairs {
             false => (self.scale.on_queries == 1.0).then_some(m),
@@ -185,7 +245,7 @@ impl Job<'_> {
     }
 
     /// Rows in place, if they have a constant stride.
-    fn rows_in_place(&self, view: &View, task: &Task, keys: &Range<usize>) -> Option<Rows> {
+    pub(super) fn rows_in_place(&self, view: &View, task: &Task, keys: &Range<usize>) -> Option<Rows> {
         let Segment { data, rows } = view.segments([task.batch, task.kv_head], keys.clone()).next()?;
         (rows == keys.len()).then_some(Rows { data, stride: view.row_bytes() })
     }
@@ -233,9 +293,21 @@ impl Job<'_> {
         Rows { data: to.cast(), stride: (padded * 4) as isize }
     }
 
-    /// scores[key][query] = k · q
-    unsafe fn scores(&self, k: Rows, keys: &Range<usize>, vectors: usize, visible: &Visible, scratch: &Scratch) {
-        let tiles = &self.code.score;
+    /// to[key][query] = rows of keys · queries packed to [depth][query]; nothing is written where a register tile's keys are hidden from all
+    /// of its queries.
+    ///
+    /// # Safety
+    /// `rows` begins at the tile's first key; the memory holds what the sizes say.
+    pub(super) unsafe fn by_queries(
+        &self,
+        rows: Rows,
+        packed: *const f32,
+        depth: usize,
+        tile: &KeyTile<'_>,
+        vectors: usize,
+        to: *mut f32,
+    ) {
+        let (tiles, keys) = (&self.code.score, &tile.keys);
         let stride = self.score_stride(vectors);
         let vector_parts = vectors.div_ceil(self.widest());
         let most = tiles.max_rows(vectors.div_ceil(vector_parts));
@@ -245,48 +317,47 @@ impl Job<'_> {
             for j in 0..vector_parts {
                 let across = part(vectors, vector_parts, j);
                 let lanes = across.start * self.lanes..across.end * self.lanes;
-                if visible.0[lanes.clone()].iter().all(|&end| end as usize <= keys.start + block.start) {
-                    // Masked as a whole, later.
+                if tile.visible.0[lanes.clone()].iter().all(|&end| end as usize <= keys.start + block.start) {
                     continue;
                 }
                 let mut args = TileArgs {
-                    a: k.data.wrapping_offset(block.start as isize * k.stride),
-                    a_stride: k.stride,
-                    b: scratch.queries.wrapping_add(lanes.start).cast(),
+                    a: rows.data.wrapping_offset(block.start as isize * rows.stride),
+                    a_stride: rows.stride,
+                    b: packed.wrapping_add(lanes.start).cast(),
                     b_stride: (vectors * self.lanes * 4) as isize,
-                    c: scratch.scores.wrapping_add(block.start * stride + lanes.start),
+                    c: to.wrapping_add(block.start * stride + lanes.start),
                     c_stride: (stride * 4) as isize,
-                    k: self.depth(),
+                    k: depth,
                     factors: std::ptr::null(),
                     more: std::ptr::null(),
                     segments: 0,
                 };
-                // SAFETY: the tile is inside keys, packed queries and scores.
+                // SAFETY: the tile is inside rows, packed queries and results.
                 unsafe { tiles.get(block.len(), across.len())(&mut args) };
             }
         }
     }
 
     /// The most vectors of a register tile of many rows.
-    fn widest(&self) -> usize {
+    pub(super) fn widest(&self) -> usize {
         if self.isa == Isa::Avx512 { 4 } else { 2 }
     }
 
-    /// results = factors · results + weights · v
-    #[allow(clippy::too_many_arguments, reason = "the state of one step, named nowhere else")]
-    unsafe fn results(
+    /// sums[query] = factors · sums + Σ weights[key][query] · values[key]
+    ///
+    /// # Safety
+    /// `values` begins at the tile's first key and its rows are as wide as those of `sums`.
+    pub(super) unsafe fn over_keys(
         &self,
-        v: Rows,
-        keys: &Range<usize>,
+        weights: *const f32,
+        values: Rows,
         rows: usize,
-        vectors: usize,
-        visible: &Visible,
-        first: bool,
-        scratch: &Scratch,
+        tile: &KeyTile<'_>,
+        sums: Sums,
     ) {
-        let tiles = &self.code.value;
-        let stride = self.score_stride(vectors);
-        let across = self.padded_values / self.lanes;
+        let (tiles, keys) = (&self.code.value, &tile.keys);
+        let stride = self.score_stride(rows.div_ceil(self.lanes));
+        let across = sums.width / self.lanes;
         let vector_parts = across.div_ceil(self.widest());
         for j in 0..vector_parts {
             let columns = part(across, vector_parts, j);
@@ -294,17 +365,17 @@ impl Job<'_> {
             for i in 0..row_parts {
                 let block = part(rows, row_parts, i);
                 // Later keys have weight 0 in all of these rows.
-                let end = visible.0[block.clone()].iter().max().map_or(0, |&end| end as usize);
+                let end = tile.visible.0[block.clone()].iter().max().map_or(0, |&end| end as usize);
                 let count = keys.len().min(end.saturating_sub(keys.start));
                 let mut args = TileArgs {
-                    a: scratch.scores.wrapping_add(block.start).cast(),
+                    a: weights.wrapping_add(block.start).cast(),
                     a_stride: (stride * 4) as isize,
-                    b: v.data.wrapping_add(columns.start * self.lanes * 4),
-                    b_stride: v.stride,
-                    c: scratch.results.wrapping_add(block.start * self.padded_values + columns.start * self.lanes),
-                    c_stride: (self.padded_values * 4) as isize,
+                    b: values.data.wrapping_add(columns.start * self.lanes * 4),
+                    b_stride: values.stride,
+                    c: sums.data.wrapping_add(block.start * sums.width + columns.start * self.lanes),
+                    c_stride: (sums.width * 4) as isize,
                     k: if self.code.pairs { count.div_ceil(2) } else { count },
-                    factors: if first { std::ptr::null() } else { scratch.factors.wrapping_add(block.start) },
+                    factors: if sums.factors.is_null() { sums.factors } else { sums.factors.wrapping_add(block.start) },
                     more: std::ptr::null(),
                     segments: 0,
                 };

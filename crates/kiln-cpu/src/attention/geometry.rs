@@ -1,7 +1,7 @@
 //! The geometry of one launch: sizes, views with their strides filled in, and the visible keys of each row of queries.
 
 use kiln_ir::{DType, Dim, Symbol};
-use kiln_kernels::kernel::{AttentionBody, BufferArg, Pages, Strided};
+use kiln_kernels::kernel::{AttentionBackwardBody, AttentionBody, AttentionGradients, BufferArg, Pages, Strided};
 use kiln_runtime::{LaunchError, RawBuffer};
 use std::ops::Range;
 
@@ -70,7 +70,7 @@ unsafe impl Sync for View {}
 unsafe impl Send for View {}
 
 impl View {
-    fn bind(&mut self, buffers: &[RawBuffer]) {
+    pub(super) fn bind(&mut self, buffers: &[RawBuffer]) {
         self.base = buffers[self.buffer].ptr.wrapping_offset(self.base as isize);
         if let Some(pages) = &mut self.pages {
             pages.entries = buffers[pages.buffer].ptr.wrapping_offset(pages.entries as isize);
@@ -118,6 +118,60 @@ impl View {
     }
 }
 
+/// What sizes and views of a kernel are in one launch, without its buffers.
+pub(super) struct Numbers<'a> {
+    pub args: &'a [BufferArg],
+    pub symbols: &'a [Symbol],
+    pub sizes: &'a [i64],
+}
+
+impl Numbers<'_> {
+    fn number(&self, dim: &Dim) -> Result<i64, LaunchError> {
+        let Numbers { symbols, sizes, .. } = self;
+        dim.eval(&|symbol| symbols.iter().position(|s| *s == symbol).and_then(|i| sizes.get(i).copied()))
+            .ok_or(LaunchError::WrongArguments { what: "sizes", expected: symbols.len(), got: sizes.len() })
+    }
+
+    fn size(&self, dim: &Dim) -> Result<usize, LaunchError> {
+        let value = self.number(dim)?;
+        // Positions of keys are held in 32 bits.
+        if (0..=i64::from(i32::MAX)).contains(&value) {
+            Ok(value as usize)
+        } else {
+            Err(LaunchError::BadSize { value })
+        }
+    }
+
+    pub(super) fn view(&self, strided: &Strided) -> Result<View, LaunchError> {
+        let dtype = self.args[strided.buffer].dtype;
+        let bytes = (dtype.size_in_bits() / 8) as isize;
+        let mut strides = [0; 4];
+        for (to, stride) in strides.iter_mut().zip(&strided.strides) {
+            *to = self.number(stride)? as isize;
+        }
+        let base = std::ptr::null_mut::<u8>().wrapping_offset(self.number(&strided.offset)? as isize * bytes);
+        Ok(View { buffer: strided.buffer, base, dtype, size: bytes, strides, pages: None })
+    }
+
+    fn rows(&self, strided: &Strided, pages: &Option<Pages>) -> Result<View, LaunchError> {
+        let view = self.view(strided)?;
+        let Some(pages) = pages else { return Ok(view) };
+        let is_wide = self.args[pages.table.buffer].dtype == DType::I64;
+        let Strided { buffer, offset, strides } = &pages.table;
+        let offset = self.number(offset)? as isize * if is_wide { 8 } else { 4 };
+        let table = PageTable {
+            buffer: *buffer,
+            entries: std::ptr::null::<u8>().wrapping_offset(offset),
+            is_wide,
+            strides: [self.number(&strides[0])? as isize, self.number(&strides[1])? as isize],
+            length: self.size(&pages.length)?.max(1),
+            stride: self.number(&pages.stride)? as isize,
+            count: self.number(&pages.count)?,
+        };
+        Ok(View { pages: Some(table), ..view })
+    }
+}
+
 /// Sizes and views of one launch.
 #[derive(Clone, Copy)]
 pub(super) struct Geometry {
@@ -134,85 +188,74 @@ pub(super) struct Geometry {
     pub k: View,
     pub v: View,
     pub mask: Option<View>,
+    /// The result; where gradients are computed, its gradient.
     pub out: View,
+    /// The logarithms of the rows' sums, [b, h, t, 1]: written where the result is, read where gradients are.
+    pub logsumexp: Option<View>,
     pub causal: bool,
 }
 
 impl Geometry {
     /// Fills in the numbers of a launch, without its buffers.
-    pub(super) fn new(
-        body: &AttentionBody,
-        args: &[BufferArg],
-        symbols: &[Symbol],
-        sizes: &[i64],
-    ) -> Result<Geometry, LaunchError> {
-        let number = |dim: &Dim| -> Result<i64, LaunchError> {
-            dim.eval(&|symbol| symbols.iter().position(|s| *s == symbol).and_then(|i| sizes.get(i).copied()))
-                .ok_or(LaunchError::WrongArguments { what: "sizes", expected: symbols.len(), got: sizes.len() })
-        };
-        let size = |dim: &Dim| -> Result<usize, LaunchError> {
-            let value = number(dim)?;
-            // Positions of keys are held in 32 bits.
-            if (0..=i64::from(i32::MAX)).contains(&value) {
-                Ok(value as usize)
-            } else {
-                Err(LaunchError::BadSize { value })
-            }
-        };
-        let view = |strided: &Strided| -> Result<View, LaunchError> {
-            let dtype = args[strided.buffer].dtype;
-            let bytes = (dtype.size_in_bits() / 8) as isize;
-            let mut strides = [0; 4];
-            for (to, stride) in strides.iter_mut().zip(&strided.strides) {
-                *to = number(stride)? as isize;
-            }
-            let base = std::ptr::null_mut::<u8>().wrapping_offset(number(&strided.offset)? as isize * bytes);
-            Ok(View { buffer: strided.buffer, base, dtype, size: bytes, strides, pages: None })
-        };
-        let rows = |strided: &Strided, pages: &Option<Pages>| -> Result<View, LaunchError> {
-            let view = view(strided)?;
-            let Some(pages) = pages else { return Ok(view) };
-            let is_wide = args[pages.table.buffer].dtype == DType::I64;
-            let Strided { buffer, offset, strides } = &pages.table;
-            let offset = number(offset)? as isize * if is_wide { 8 } else { 4 };
-            let table = PageTable {
-                buffer: *buffer,
-                entries: std::ptr::null::<u8>().wrapping_offset(offset),
-                is_wide,
-                strides: [number(&strides[0])? as isize, number(&strides[1])? as isize],
-                length: size(&pages.length)?.max(1),
-                stride: number(&pages.stride)? as isize,
-                count: number(&pages.count)?,
-            };
-            Ok(View { pages: Some(table), ..view })
-        };
-        let (heads, kv_heads) = (size(&body.heads)?, size(&body.kv_heads)?);
-        let g = Geometry {
-            batch: size(&body.batch)?,
-            heads,
-            kv_heads,
-            group: heads / kv_heads.max(1),
-            queries: size(&body.queries)?,
-            keys: size(&body.keys)?,
-            width: size(&body.width)?,
-            value_width: size(&body.value_width)?,
-            q: view(&body.q)?,
-            k: rows(&body.k, &body.k_pages)?,
-            v: rows(&body.v, &body.v_pages)?,
-            mask: body.mask.as_ref().map(view).transpose()?,
-            out: view(&body.out)?,
+    pub(super) fn new(body: &AttentionBody, numbers: &Numbers<'_>) -> Result<Geometry, LaunchError> {
+        Geometry {
+            batch: numbers.size(&body.batch)?,
+            heads: numbers.size(&body.heads)?,
+            kv_heads: numbers.size(&body.kv_heads)?,
+            group: 0,
+            queries: numbers.size(&body.queries)?,
+            keys: numbers.size(&body.keys)?,
+            width: numbers.size(&body.width)?,
+            value_width: numbers.size(&body.value_width)?,
+            q: numbers.view(&body.q)?,
+            k: numbers.rows(&body.k, &body.k_pages)?,
+            v: numbers.rows(&body.v, &body.v_pages)?,
+            mask: body.mask.as_ref().map(|mask| numbers.view(mask)).transpose()?,
+            out: numbers.view(&body.out)?,
+            logsumexp: body.logsumexp.as_ref().map(|rows| numbers.view(rows)).transpose()?,
             causal: body.causal,
-        };
-        if !g.heads.is_multiple_of(g.kv_heads) {
-            return Err(LaunchError::BadSize { value: g.heads as i64 });
         }
-        Ok(g)
+        .grouped()
+    }
+
+    /// The same for the gradients of an attention.
+    pub(super) fn of_gradients(
+        body: &AttentionBackwardBody,
+        of: &AttentionGradients,
+        numbers: &Numbers<'_>,
+    ) -> Result<Geometry, LaunchError> {
+        Geometry {
+            batch: numbers.size(&body.batch)?,
+            heads: numbers.size(&body.heads)?,
+            kv_heads: numbers.size(&body.kv_heads)?,
+            group: 0,
+            queries: numbers.size(&body.queries)?,
+            keys: numbers.size(&body.keys)?,
+            width: numbers.size(&body.width)?,
+            value_width: numbers.size(&of.value_width)?,
+            q: numbers.view(&body.q)?,
+            k: numbers.view(&body.k)?,
+            v: numbers.view(&of.v)?,
+            mask: body.mask.as_ref().map(|mask| numbers.view(mask)).transpose()?,
+            out: numbers.view(&of.gradient)?,
+            logsumexp: Some(numbers.view(&of.logsumexp)?),
+            causal: body.causal,
+        }
+        .grouped()
+    }
+
+    /// The same with the number of query heads that share a key head.
+    fn grouped(self) -> Result<Geometry, LaunchError> {
+        if !self.heads.is_multiple_of(self.kv_heads) {
+            return Err(LaunchError::BadSize { value: self.heads as i64 });
+        }
+        Ok(Geometry { group: self.heads / self.kv_heads.max(1), ..self })
     }
 
     /// The same over a launch's buffers.
     pub(super) fn bound(&self, buffers: &[RawBuffer]) -> Result<Geometry, LaunchError> {
         let mut g = *self;
-        let views = [&mut g.q, &mut g.k, &mut g.v, &mut g.out].into_iter().chain(&mut g.mask);
+        let views = [&mut g.q, &mut g.k, &mut g.v, &mut g.out].into_iter().chain(&mut g.mask).chain(&mut g.logsumexp);
         views.for_each(|view| view.bind(buffers));
         let (k, v) = (&g.k.pages, &g.v.pages);
         k.iter().try_for_each(|table| self.check(table))?;

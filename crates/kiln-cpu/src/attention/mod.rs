@@ -1,4 +1,5 @@
-//! Attention: softmax(q·kᵀ·scale + mask)·v in tiles, with an online softmax in f32 and generated inner code.
+//! Attention: softmax(q·kᵀ·scale + mask)·v in tiles, with an online softmax in f32 and generated inner code; its gradients are in
+//! [`backward`].
 //!
 //! ```text
 //!  rows of queries that share a key head
@@ -17,8 +18,10 @@
 //! to 16) or after the last visible key of a tile are not read, which changes no bit of the result. The order of additions
 //! depends on shapes, layouts and the target, never on the number of threads or on timing.
 
+mod backward;
 mod columns;
 mod convert;
+mod differences;
 mod dot;
 mod double;
 mod exponential;
@@ -34,14 +37,16 @@ mod softmax;
 mod tile;
 mod visible;
 
+pub use backward::AttentionGradient;
+
 use crate::choices::Choices;
 use crate::features::{self, Isa};
 use crate::memory::MemoryError;
 use dot::DotFn;
-use geometry::Geometry;
+use geometry::{Geometry, Numbers};
 use kernels::Tiles;
-use kiln_ir::{DType, Symbol};
-use kiln_kernels::kernel::{AttentionBody, BufferArg, Kernel, Strided};
+use kiln_ir::{DType, Dim, Symbol};
+use kiln_kernels::kernel::{AttentionBackwardBody, AttentionBody, BufferArg, Kernel, Strided};
 use kiln_runtime::{Error, LaunchError, RawBuffer};
 use softmax::SoftmaxFn;
 use tile::{Along, Element};
@@ -147,10 +152,7 @@ impl Attention {
     /// Compiles an attention kernel; `target` names the backend in an error.
     pub fn new(isa: Isa, kernel: &Kernel, body: &AttentionBody, target: &str) -> Result<Attention, Error> {
         let refuse = |reason: String| Err(Error::Compile { target: target.to_owned(), reason });
-        if body.logsumexp.is_some() {
-            return refuse("the logarithms of attention's sums".to_owned());
-        }
-        let views = [&body.q, &body.k, &body.v, &body.out].into_iter().chain(&body.mask);
+        let views = [&body.q, &body.k, &body.v, &body.out].into_iter().chain(&body.mask).chain(&body.logsumexp);
         for view in views.clone() {
             if view.buffer >= kernel.buffers.len() || view.strides.len() != 4 {
                 return refuse(format!(
@@ -190,8 +192,39 @@ impl Attention {
             }
         };
         let (buffers, sizes) = (kernel.buffers.clone(), kernel.sizes.clone());
-        let geometry = if sizes.is_empty() { Geometry::new(body, &buffers, &sizes, &[]).ok() } else { None };
+        let numbers = Numbers { args: &buffers, symbols: &sizes, sizes: &[] };
+        let geometry = if sizes.is_empty() { Geometry::new(body, &numbers).ok() } else { None };
         Ok(Attention { isa, body: body.clone(), buffers, sizes, scale, geometry, code, choices: Choices::default() })
+    }
+
+    /// The logarithms of the sums alone, of an attention without values.
+    pub fn logsumexp(
+        isa: Isa,
+        kernel: &Kernel,
+        body: &AttentionBackwardBody,
+        out: &Strided,
+        target: &str,
+    ) -> Result<Attention, Error> {
+        let body = AttentionBody {
+            batch: body.batch.clone(),
+            heads: body.heads.clone(),
+            kv_heads: body.kv_heads.clone(),
+            queries: body.queries.clone(),
+            keys: body.keys.clone(),
+            width: body.width.clone(),
+            value_width: Dim::from(0),
+            q: body.q.clone(),
+            k: body.k.clone(),
+            v: body.k.clone(),
+            k_pages: None,
+            v_pages: None,
+            mask: body.mask.clone(),
+            out: out.clone(),
+            logsumexp: Some(out.clone()),
+            causal: body.causal,
+            scale: body.scale,
+        };
+        Attention::new(isa, kernel, &body, target)
     }
 
     /// The same with some choices made about how it is split.
@@ -210,9 +243,12 @@ impl Attention {
         }
         let g = match &self.geometry {
             Some(fixed) => fixed.bound(buffers)?,
-            None => Geometry::new(&self.body, &self.buffers, &self.sizes, sizes)?.bound(buffers)?,
+            None => {
+                let numbers = Numbers { args: &self.buffers, symbols: &self.sizes, sizes };
+                Geometry::new(&self.body, &numbers)?.bound(buffers)?
+            }
         };
-        if [g.batch, g.heads, g.queries, g.value_width].contains(&0) {
+        if [g.batch, g.heads, g.queries].contains(&0) || g.value_width == 0 && g.logsumexp.is_none() {
             return Ok(());
         }
         // SAFETY: passed on from the caller.

@@ -75,7 +75,7 @@ impl Units<'_> {
                 if group.count == 1 {
                     for row in task.rows.clone() {
                         let result = scratch.results.add(row * job.padded_values);
-                        job.finish(&task, row, result, *scratch.sums.add(row));
+                        job.finish(&task, row, result, *scratch.tops.add(row), *scratch.sums.add(row));
                     }
                     continue;
                 }
@@ -105,8 +105,8 @@ impl Units<'_> {
                     let tops = part.add(rows * width);
                     (result, *tops.add(row), *tops.add(rows + row))
                 });
-                let sum = add_up(parts, total);
-                job.finish(task, row, total.as_mut_ptr(), sum);
+                let (top, sum) = add_up(parts, total);
+                job.finish(task, row, total.as_mut_ptr(), top, sum);
             }
         }
     }
@@ -312,6 +312,9 @@ impl Job<'_> {
     /// results = weights · v
     unsafe fn row_results(&self, task: &Task, keys: &Range<usize>, rows: usize, scratch: &Scratch) {
         let view = &self.g.v;
+        if self.padded_values == 0 {
+            return;
+        }
         // SAFETY: the tiles are inside weights, values and results.
         unsafe {
             let (v, segments, stride, tiles, size) = if self.unpacked_values {

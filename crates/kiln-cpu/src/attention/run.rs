@@ -83,22 +83,7 @@ pub(super) unsafe fn run(isa: Isa, code: &Code, scale: Scale, g: &Geometry, choi
     // Columns pay for whole vectors of queries and, for short floats, for a widened copy of keys and values.
     let widens = !code.pairs && (g.k.size != 4 || g.v.size != 4);
     let by_rows = rows <= if widens { lanes.max(8) } else { lanes / 2 };
-    let padded_values = g.value_width.next_multiple_of(lanes);
-    let parts = std::ptr::null_mut();
-    let mut job = Job {
-        isa,
-        code,
-        scale,
-        g,
-        lanes,
-        padded_values,
-        tiles: 1,
-        splits: 1,
-        parts,
-        unpacked_keys: false,
-        unpacked_values: false,
-        extents: Vec::new(),
-    };
+    let mut job = Job::new(isa, code, scale, g);
     if by_rows {
         (job.isa, job.lanes) = (code.rows_isa, lanes_of(code.rows_isa));
         job.padded_values = g.value_width.next_multiple_of(job.lanes);
@@ -106,10 +91,8 @@ pub(super) unsafe fn run(isa: Isa, code: &Code, scale: Scale, g: &Geometry, choi
         // SAFETY: passed on from the caller.
         return unsafe { job.run_rows(choices) };
     }
-    if let Some(mask) = g.mask.as_ref().filter(|mask| mask.strides[1] == 0) {
-        // SAFETY: the mask is readable.
-        job.extents = unsafe { visible::extents(g, mask) };
-    }
+    // SAFETY: the mask is readable.
+    unsafe { job.find_extents() };
     let split_keys = choices.keys.unwrap_or(SPLIT_KEYS).max(1);
     let mut most_rows = MOST_ROWS;
     // Long rows of keys are split instead: a smaller tile would read them more often.
@@ -136,7 +119,7 @@ pub(super) unsafe fn run(isa: Isa, code: &Code, scale: Scale, g: &Geometry, choi
         unsafe { job.run(task) }
     });
     if splits > 1 {
-        let threads = if groups * rows * padded_values * splits < SERIAL { 1 } else { all };
+        let threads = if groups * rows * job.padded_values * splits < SERIAL { 1 } else { all };
         pool::run(groups * tiles, threads, &|tile| {
             // SAFETY: all parts are written; tiles write disjoint rows.
             unsafe { job.merge(tile) }
@@ -144,8 +127,8 @@ pub(super) unsafe fn run(isa: Isa, code: &Code, scale: Scale, g: &Geometry, choi
     }
 }
 
-/// Adds up the results of parts, each with its maximum and its sum, and returns the sum of all.
-pub(super) fn add_up<'a>(parts: impl Iterator<Item = (&'a [f32], f32, f32)> + Clone, total: &mut [f32]) -> f32 {
+/// Adds up the results of parts, each with its maximum and its sum, and returns the maximum and the sum of all.
+pub(super) fn add_up<'a>(parts: impl Iterator<Item = (&'a [f32], f32, f32)> + Clone, total: &mut [f32]) -> (f32, f32) {
     // Parts without visible keys hold no results; a NaN sum counts as a result.
     let parts = parts.filter(|&(_, _, sum)| sum != 0.0);
     let top = parts.clone().map(|(_, top, _)| top).fold(f32::NEG_INFINITY, f32::max);
@@ -158,10 +141,42 @@ pub(super) fn add_up<'a>(parts: impl Iterator<Item = (&'a [f32], f32, f32)> + Cl
             *total += result * factor;
         }
     }
-    all
+    (top, all)
+}
+
+impl<'a> Job<'a> {
+    /// A launch in one task.
+    pub(super) fn new(isa: Isa, code: &'a Code, scale: Scale, g: &'a Geometry) -> Job<'a> {
+        let lanes = lanes_of(isa);
+        Job {
+            isa,
+            code,
+            scale,
+            g,
+            lanes,
+            padded_values: g.value_width.next_multiple_of(lanes),
+            tiles: 1,
+            splits: 1,
+            parts: std::ptr::null_mut(),
+            unpacked_keys: false,
+            unpacked_values: false,
+            extents: Vec::new(),
+        }
+    }
 }
 
 impl Job<'_> {
+    /// Looks at a mask that all heads share.
+    ///
+    /// # Safety
+    /// The mask is readable.
+    pub(super) unsafe fn find_extents(&mut self) {
+        if let Some(mask) = self.g.mask.as_ref().filter(|mask| mask.strides[1] == 0) {
+            // SAFETY: the caller's promise.
+            self.extents = unsafe { visible::extents(self.g, mask) };
+        }
+    }
+
     /// Rows of the largest tile, padded to whole vectors.
     fn most_rows(&self) -> usize {
         self.g.group_rows().div_ceil(self.tiles).next_multiple_of(self.lanes)
@@ -196,7 +211,7 @@ impl Job<'_> {
                 if self.splits == 1 {
                     for row in 0..task.rows.len() {
                         let result = scratch.results.add(row * self.padded_values);
-                        self.finish(&task, row, result, *scratch.sums.add(row));
+                        self.finish(&task, row, result, *scratch.tops.add(row), *scratch.sums.add(row));
                     }
                 } else {
                     self.keep(index, task.rows.len(), &scratch);
@@ -205,8 +220,8 @@ impl Job<'_> {
         });
     }
 
-    /// Writes a row of the result.
-    pub(super) unsafe fn finish(&self, task: &Task, row: usize, result: *mut f32, sum: f32) {
+    /// Writes a row of the result, and the logarithm of its sum where that is asked for.
+    pub(super) unsafe fn finish(&self, task: &Task, row: usize, result: *mut f32, top: f32, sum: f32) {
         let (head, query) = self.g.place(task.kv_head, task.rows.start + row);
         let to = self.g.out.row([task.batch, head, query]);
         // SAFETY: the row is this task's; `result` holds a row of values.
@@ -218,6 +233,10 @@ impl Job<'_> {
                 1.0 / sum
             };
             narrow_row(self.isa, result, factor, self.g.value_width, &self.g.out, to);
+            if let Some(view) = &self.g.logsumexp {
+                let mut logarithm = if sum == 0.0 { f32::NEG_INFINITY } else { top + sum.ln() };
+                narrow_row(self.isa, &mut logarithm, 1.0, 1, view, view.row([task.batch, head, query]));
+            }
         }
     }
 
@@ -249,8 +268,8 @@ impl Job<'_> {
                         let result = std::slice::from_raw_parts(part.add(row * self.padded_values), self.padded_values);
                         (result, *tops.add(row), *tops.add(self.most_rows() + row))
                     });
-                    let sum = add_up(parts, total);
-                    self.finish(&task, row, total.as_mut_ptr(), sum);
+                    let (top, sum) = add_up(parts, total);
+                    self.finish(&task, row, total.as_mut_ptr(), top, sum);
                 }
             }
         });

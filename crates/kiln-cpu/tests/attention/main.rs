@@ -1,5 +1,6 @@
 //! Attention against plain loops in f64: dtypes, shapes, strides, masks, groups, threads, targets and special values.
 
+mod gradients;
 mod hidden;
 mod paged;
 mod tensor;

@@ -175,9 +175,17 @@ impl Case {
                 let [n, h, t, s, d] = self.shape[..] else { unreachable!("attention cases have five sizes") };
                 let (q, k) = (input(&mut b, &[n, h, t, d])?, input(&mut b, &[n, h, s, d])?);
                 let v = input(&mut b, &[n, h, s, d])?;
-                let causal = self.kind == "causal_attention";
+                let causal = self.kind.starts_with("causal_attention");
                 let scale = Scalar::float(DType::F64, 1.0 / (d as f64).sqrt());
-                vec![build::Emit::emit(&mut b, Op::Attention { causal, scale, mask: false }, &[q, k, v])?]
+                let op = Op::Attention { causal, scale, mask: false };
+                let y = build::Emit::emit(&mut b, op.clone(), &[q, k, v])?;
+                if self.kind.ends_with("_gradients") {
+                    let g = input(&mut b, &[n, h, t, d])?;
+                    let gradients = kiln_passes::gradient(&mut b, &op, &[q, k, v], &y, &g, &[true; 3])?;
+                    std::iter::once(y).chain(gradients.into_iter().flatten()).collect()
+                } else {
+                    vec![y]
+                }
             }
         };
         for output in outputs {
@@ -225,6 +233,9 @@ impl Case {
             kind if WAYS.contains(&kind) => 2.0 * product,
             "attention" => 4.0 * product,
             "causal_attention" => 2.0 * product,
+            // Two products forward, five backward.
+            "attention_gradients" => 14.0 * product,
+            "causal_attention_gradients" => 7.0 * product,
             "masked_attention" | "paged_attention" => {
                 let [n, h, _, t, _, d, seen] = self.shape[..7] else { return 0.0 };
                 4.0 * (n * h * t * d * seen) as f64
@@ -349,7 +360,7 @@ pub fn matmul(threads: &[usize]) -> Vec<Case> {
     cases
 }
 
-/// Attention: prefill and one query against a cache.
+/// Attention: prefill, with gradients, and one query against a cache.
 pub fn attention(threads: &[usize]) -> Vec<Case> {
     let mut cases = Vec::new();
     for &threads in threads {
@@ -360,6 +371,13 @@ pub fn attention(threads: &[usize]) -> Vec<Case> {
                 }
             }
             cases.push(Case::new("attention", &[1, 8, 1, 2048, width], DType::F32, threads));
+        }
+        // With the gradients of queries, keys and values, as a training step has them.
+        for kind in ["attention_gradients", "causal_attention_gradients"] {
+            for shape in [[8, 8, 128, 128, 32], [32, 3, 65, 65, 64], [4, 12, 256, 256, 64], [1, 8, 1024, 1024, 128]] {
+                cases.push(Case::new(kind, &shape, DType::F32, threads));
+            }
+            cases.push(Case::new(kind, &[4, 12, 256, 256, 64], DType::Bf16, threads));
         }
         // A cache of 2048 places of which a position shows some; then the same in pages of 16.
         for dtype in [DType::F32, DType::Bf16] {

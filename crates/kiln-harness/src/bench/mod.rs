@@ -186,7 +186,7 @@ enum Benchmark {
     Matmul,
     /// Products with weights as quantised blocks, against a sum of the same bytes and against f32 weights
     Blocks,
-    /// Scaled dot-product attention
+    /// Scaled dot-product attention, alone and with its gradients
     Attention,
     /// The first call of 4- and 32-layer transformers in a new process, and where its time goes
     FirstCall,

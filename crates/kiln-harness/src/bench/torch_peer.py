@@ -219,6 +219,15 @@ def build(case):
         b, h, t, s, d = shape
         causal = kind == "causal_attention"
         return (lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=causal)), [r(b, h, t, d), r(b, h, s, d), r(b, h, s, d)]
+    if kind in ("attention_gradients", "causal_attention_gradients"):
+        b, h, t, s, d = shape
+        causal, a = kind.startswith("causal"), torch.ops.aten
+
+        def both(q, k, v, g):
+            y, rows = a._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, causal)
+            return y, *a._scaled_dot_product_flash_attention_for_cpu_backward(g, q, k, v, y, rows, 0.0, causal)
+
+        return both, [r(b, h, t, d), r(b, h, s, d), r(b, h, s, d), r(b, h, t, d)]
     if kind in ("masked_attention", "paged_attention"):
         b, h, kv, t, s, d, seen = shape[:7]
         mask = (torch.arange(s) < seen).expand(1, 1, t, s).contiguous()

@@ -13,6 +13,7 @@ pub const GPU: Target = Target {
     unrolled_windows: false,
     product_order: true,
     attention_gradients: true,
+    joined_gradients: false,
     visible_keys: true,
     short_operands: true,
     many_columns: 1 << 16,
