@@ -310,7 +310,7 @@ impl Lowerer<'_> {
         let (from_low, size) = (e - low, high - low);
         let one_bound = from_low.is_nonneg(&self.ranges) || (high - e - 1).is_nonneg(&self.ranges);
         let fits = size.is_nonneg(&self.ranges) && self.is_narrow(&from_low) && self.is_narrow(&size);
-        if one_bound || !fits || !self.varies(e) || self.varies(&size) {
+        if one_bound || !fits || !self.varies(e) || self.varies(&size) || self.packed.is_some() {
             return Ok(None);
         }
         let Shape::Linear { start, stride } = self.shape(&from_low)? else { return Ok(None) };

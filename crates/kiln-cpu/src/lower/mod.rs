@@ -19,6 +19,7 @@ mod inner;
 mod interleave;
 mod moved;
 mod ops;
+mod packed;
 mod place;
 mod reduce;
 mod split;
@@ -27,6 +28,7 @@ mod unroll;
 pub(crate) use axes::stores_where_data_say;
 pub use split::{Split, split};
 
+use crate::features::Isa;
 use crate::vir::*;
 use axes::{Nest, VectorAxis, arrange};
 use kiln_ir::{Dim, Ranges, Symbol};
@@ -43,11 +45,20 @@ pub struct Options {
     pub contract: bool,
     /// Copies of a body that run side by side, where the code does not choose itself; 8 at the most.
     pub copies: Option<usize>,
+    /// Whether elements of one or two bytes that are only moved fill registers of 512 bits: for code of AVX-512 alone.
+    pub packed: bool,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Options { contract: true, copies: None }
+        Options { contract: true, copies: None, packed: false }
+    }
+}
+
+impl Options {
+    /// With what a target has.
+    pub fn on(self, isa: Isa) -> Options {
+        Options { packed: isa == Isa::Avx512, ..self }
     }
 }
 
@@ -139,6 +150,8 @@ struct Lowerer<'a> {
     uses: Vec<u32>,
     /// Values of short floats that are loaded and stored without a change: their bits are moved.
     moved: Vec<bool>,
+    /// The type of the elements of a body that only moves them, which fill a register.
+    packed: Option<Ty>,
     /// The product each value is, for contraction: factors and the instruction's dtype.
     products: Vec<[Option<(V, V)>; COPIES]>,
     /// Accesses that are made together with others.
@@ -176,6 +189,12 @@ pub fn lower(kernel: &Kernel, body: &LoopBody, options: Options) -> Result<Lower
     let sizes = b.field(context, offset_of!(Context, sizes) as i32);
     let symbols = kernel.sizes.iter().enumerate().map(|(n, &s)| (s, b.field(sizes, 8 * n as i32))).collect();
     let error = b.field(context, offset_of!(Context, error) as i32);
+    let may_pack = options.packed && vector == VectorAxis::Grid && inner.is_none();
+    let packed = if may_pack { packed::packed_elements(kernel, &body, count) } else { None };
+    let (packed, moved) = match packed {
+        Some((ty, elements)) => (Some(ty), elements),
+        None => (None, moved::moved_values(kernel, &body, count)),
+    };
     let mut low = Lowerer {
         b,
         kernel,
@@ -188,7 +207,8 @@ pub fn lower(kernel: &Kernel, body: &LoopBody, options: Options) -> Result<Lower
         values: vec![[None; COPIES]; count],
         dtypes: value_types(&body, count),
         uses: count_uses(&body, count)?,
-        moved: moved::moved_values(kernel, &body, count),
+        moved,
+        packed,
         products: vec![[None; COPIES]; count],
         interleaved: interleave::interleaved_accesses(kernel, &body, vector, inner.as_ref()),
         transposed: Vec::new(),
@@ -367,9 +387,24 @@ impl Lowerer<'_> {
         copies: usize,
         inner: Option<&Axis>,
     ) -> Result<(), LowerError> {
+        if let Some((size, vectors)) = self.short_row(axis) {
+            let (last, count) = (self.b.number(size - 1), self.b.int(IntOp::Sub, to, from));
+            self.b.open_if(last, count);
+            self.whole_row(axis, size, vectors)?;
+            self.b.close();
+            let size = self.b.number(size);
+            self.b.open_if(count, size);
+            self.vectors(axis, from, to, copies, inner)?;
+            self.b.close();
+            return Ok(());
+        }
+        self.vectors(axis, from, to, copies, inner)
+    }
+
+    fn vectors(&mut self, axis: &Axis, from: V, to: V, copies: usize, inner: Option<&Axis>) -> Result<(), LowerError> {
         let paired = self.body.row.is_empty() && inner.is_none() && self.pairs_along(axis.var);
         let counter = self.b.counter(from);
-        if inner.is_none() && self.bytes_along(axis.var) {
+        if self.packed.is_none() && inner.is_none() && self.bytes_along(axis.var) {
             self.byte_loop(axis, counter, to)?;
         }
         let limit = self.b.add_lanes(to, -(copies as i32));
@@ -523,6 +558,9 @@ impl Lowerer<'_> {
     /// Whether every access along an axis is a contiguous run of bf16 elements, so that two of them can be handled as the
     /// halves of 32-bit lanes: cheaper to split and to join than elements in their order.
     fn pairs_along(&self, var: Symbol) -> bool {
+        if self.packed.is_some() {
+            return false;
+        }
         let mut any = false;
         let by_row = !self.body.row.is_empty();
         let varying = moved::varying_values(self.body, var, self.uses.len());
