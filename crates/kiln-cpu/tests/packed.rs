@@ -5,7 +5,7 @@ mod support;
 use kiln_cpu::features::Isa;
 use kiln_cpu::lower::{Options, lower};
 use kiln_ir::{BinaryOp, CompareOp, DType, HostTensor, Scalar, UnaryOp};
-use kiln_kernels::kernel::{InstKind, Kernel, KernelBody, Place, ValueId};
+use kiln_kernels::kernel::{Domain, InstKind, Kernel, KernelBody, Place, ValueId};
 use kiln_runtime::LaunchError;
 use support::*;
 
@@ -112,29 +112,36 @@ fn choices_between_elements() {
     }
 }
 
+/// Rows of a table as points of a grid, and as rows that are computed for each of its points.
 #[test]
 fn rows_that_an_index_names() {
     for dtype in DTYPES {
         for n in LENGTHS {
-            let (rows, count) = (11, 7);
-            let mut k = K::new(&[("i0", &count.to_string()), ("i1", &n.to_string())], &[]);
-            let (x, at, y) = (k.input(dtype), k.input(DType::I64), k.output(dtype));
-            let index = k.load(at, "i0");
-            let index = k.push(DType::I64, InstKind::CheckIndex { value: index, size: dim(&rows.to_string()) });
-            let place = Place { buffer: x, offset: dim("i1"), indirect: vec![(index, dim(&n.to_string()))] };
-            let element = k.push(dtype.compute_type(), InstKind::Load { place, guard: None });
-            k.store(y, &format!("i0*{n} + i1"), element);
-            let tensors = |last: i64| {
-                let places: Vec<i64> =
-                    (0..count as i64).map(|i| if i == 6 { last } else { i * 4 % rows as i64 }).collect();
-                let places = HostTensor::from_i64(DType::I64, &[count], &places).unwrap();
-                [tensor(dtype, rows * n, 5, true), places, zeros(dtype, count * n)]
-            };
-            check(&k.kernel(), &tensors(10), &[], EXACT);
-            assert!(n < LONG || packed(&k.kernel()) == bytes(dtype), "{dtype}, {n}");
-            for isa in Isa::available() {
-                let got = run_on(&k.kernel(), isa, &mut tensors(11), &[], Options::default());
-                assert_eq!(got, Err(LaunchError::IndexOutOfRange { index: 11, size: 11 }), "{isa:?}");
+            for by_row in [false, true] {
+                let (rows, count, line) = (11, 7, n.to_string());
+                let (points, row) = (("i0", "7"), ("i1", line.as_str()));
+                let mut k = if by_row { K::new(&[points], &[row]) } else { K::new(&[points, row], &[]) };
+                let (x, at, y) = (k.input(dtype), k.input(DType::I64), k.output(dtype));
+                let index = k.load(at, "i0");
+                let index = k.push(DType::I64, InstKind::CheckIndex { value: index, size: dim(&rows.to_string()) });
+                if by_row {
+                    k.stage(Domain::Row);
+                }
+                let place = Place { buffer: x, offset: dim("i1"), indirect: vec![(index, dim(&line))] };
+                let element = k.push(dtype.compute_type(), InstKind::Load { place, guard: None });
+                k.store(y, &format!("i0*{n} + i1"), element);
+                let tensors = |last: i64| {
+                    let place = |i: i64| if i == 6 { last } else { i * 4 % rows as i64 };
+                    let places: Vec<i64> = (0..count as i64).map(place).collect();
+                    let places = HostTensor::from_i64(DType::I64, &[count], &places).unwrap();
+                    [tensor(dtype, rows * n, 5, true), places, zeros(dtype, count * n)]
+                };
+                check(&k.kernel(), &tensors(10), &[], EXACT);
+                assert!(n < LONG || packed(&k.kernel()) == bytes(dtype), "{dtype}, {n}, {by_row}");
+                for isa in Isa::available() {
+                    let got = run_on(&k.kernel(), isa, &mut tensors(11), &[], Options::default());
+                    assert_eq!(got, Err(LaunchError::IndexOutOfRange { index: 11, size: 11 }), "{isa:?}");
+                }
             }
         }
     }
@@ -204,5 +211,42 @@ fn moved_bools_are_zero_or_one() {
         run_on(&k.kernel(), isa, &mut t, &[], Options::default()).unwrap();
         let want: Vec<u8> = any.iter().map(|b| u8::from(*b != 0)).collect();
         assert_eq!(t[1].bytes(), want, "{isa:?}");
+    }
+}
+
+/// Flipped tensors: the last element of a row first, rows of any length.
+#[test]
+fn elements_in_reverse_order() {
+    for dtype in DTYPES {
+        for n in LENGTHS {
+            let mut k = K::new(&[("i0", "3"), ("i1", &n.to_string())], &[]);
+            let (x, y) = (k.input(dtype), k.output(dtype));
+            let element = k.load(x, &format!("{} - i0*{n} - i1", 3 * n - 1));
+            let row = in_range(&mut k, "i0", "0", "2");
+            let filler = constant(&mut k, dtype, 1.0);
+            let chosen = k.push(dtype.compute_type(), InstKind::Select(row, element, filler));
+            k.store(y, &format!("i0*{n} + i1"), chosen);
+            // The first element that is read is the first of the buffer.
+            check(&k.kernel(), &[tensor(dtype, 3 * n, 7, true), zeros(dtype, 3 * n)], &[], EXACT);
+            assert!(n < LONG || packed(&k.kernel()) == bytes(dtype), "{dtype}, {n}");
+        }
+    }
+}
+
+/// Lines of three axes. The longest have so many elements that several tasks share them, whose first and last lines are not whole.
+#[test]
+fn lines_of_several_axes() {
+    for dtype in [DType::Bf16, DType::U8, DType::F32, DType::I64] {
+        for (a, b, c, n) in [(3, 5, 4, 3), (3, 5, 4, 33), (3, 5, 4, 70), (2, 3, 4, 1200), (7, 11, 13, 601)] {
+            let axes = [("i0", a), ("i1", b), ("i2", c), ("i3", n)].map(|(name, size)| (name, size.to_string()));
+            let axes: Vec<(&str, &str)> = axes.iter().map(|(name, size)| (*name, size.as_str())).collect();
+            let mut k = K::new(&axes, &[]);
+            let (x, y) = (k.input(dtype), k.output(dtype));
+            // Another order of axes, so that none are merged.
+            let element = k.load(x, &format!("i2*{} + i1*{} + i0*{n} + i3", a * b * n, a * n));
+            k.store(y, &format!("((i0*{b} + i1)*{c} + i2)*{n} + i3"), element);
+            let elements = a * b * c * n;
+            check(&k.kernel(), &[tensor(dtype, elements, 7, true), zeros(dtype, elements)], &[], EXACT);
+        }
     }
 }

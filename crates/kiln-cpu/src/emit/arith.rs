@@ -420,6 +420,16 @@ impl Emitter<'_> {
                 let x = self.reg(a, dst);
                 self.asm.rmi(ops::VPSRLQ_I, width, dst, x, 32);
             }
+            UnOp::Reverse => {
+                // Within each 16 bytes, then those.
+                let size = ty.lane_bytes();
+                let order: Vec<u8> =
+                    (0..64).map(|i| (16 / size - 1 - i % 16 / size) * size + i % size).map(|i| i as u8).collect();
+                let order = self.asm.constant(&order);
+                let x = self.reg(a, dst);
+                self.asm.rvm(ops::VPSHUFB, width, dst, x, order);
+                self.asm.rvmi(ops::VSHUFI64X2, width, dst, dst, dst, 0x1b);
+            }
             UnOp::Not => unreachable!("masks are handled apart"),
         }
         self.done(inst.dst, dst);

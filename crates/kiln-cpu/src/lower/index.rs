@@ -95,7 +95,8 @@ impl Lowerer<'_> {
 
     /// Index of the first lane of the current copy.
     pub(super) fn first_lane(&mut self, along: Along) -> V {
-        let (vectors, odd) = if along.paired { (self.copy & !1, self.copy & 1) } else { (self.copy, 0) };
+        let (vectors, odd) =
+            if along.paired { (self.copy & !1, self.copy & 1) } else { (along.vectors + self.copy, 0) };
         let start = if vectors == 0 { along.counter } else { self.b.add_lanes(along.counter, vectors as i32) };
         let odd = self.b.number(odd as i64);
         self.b.int(IntOp::Add, start, odd)
@@ -287,6 +288,9 @@ impl Lowerer<'_> {
     pub(super) fn in_range(&mut self, e: &Dim, low: &Dim, high: &Dim) -> Result<Value, LowerError> {
         let uniform = !(self.varies(e) || self.varies(low) || self.varies(high));
         let mut mask = self.b.bits(Ty::Mask, 1);
+        if (low - e - 1).is_nonneg(&self.ranges) || (e - high).is_nonneg(&self.ranges) {
+            return Ok(Value { held: Representation::Vector(self.b.bits(Ty::Mask, 0)), uniform: true });
+        }
         if let Some(mask) = self.between(e, low, high)? {
             return Ok(Value { held: Representation::Vector(mask), uniform });
         }

@@ -172,10 +172,6 @@ impl Lowerer<'_> {
         let Some(along) = self.along else { return Ok(None) };
         let Some((stride, rest)) = first.offset.linear_in(along.var) else { return Ok(None) };
         let backwards = stride.as_const().is_some_and(|stride| stride < 0);
-        if backwards && along.tail.is_some() {
-            // A vector that is not whole would begin before the first element.
-            return Ok(None);
-        }
         let (rest, lane, times) = (self.scalar_expr(&rest)?, self.first_lane(along), self.b.number(count as i64));
         if backwards {
             let moved = self.b.int(IntOp::Mul, lane, times);
@@ -183,7 +179,20 @@ impl Lowerer<'_> {
             // The last lane is the first in memory.
             let start = self.b.int(IntOp::Add, start, times);
             let lowest = self.b.add_lanes(start, -(count as i32));
-            return Ok(Some(Run { address: self.advance(base, lowest, dtype), masks: vec![V::NONE; count] }));
+            let mut masks = vec![V::NONE; count];
+            if along.tail.is_some() {
+                // The first elements in memory are those of lanes that do not exist. Pairs of bf16 are one lane each.
+                let (after, zero) = (self.b.add_lanes(lane, 1), self.b.number(0));
+                let missing = self.b.int(IntOp::Sub, after, along.end);
+                let halves = dtype.size_in_bits() == 16;
+                let missing = if halves { missing } else { self.b.int(IntOp::Mul, missing, times) };
+                for (n, mask) in masks.iter_mut().enumerate() {
+                    let first = self.b.add_lanes(zero, n as i32);
+                    let absent = self.b.pure(Op::TailMask, Ty::Mask, Ty::Mask, &[first, missing]);
+                    *mask = self.b.not(absent);
+                }
+            }
+            return Ok(Some(Run { address: self.advance(base, lowest, dtype), masks }));
         }
         let moved = self.b.int(IntOp::Mul, lane, times);
         let base = self.advance(base, rest, dtype);

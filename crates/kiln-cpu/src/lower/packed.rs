@@ -9,7 +9,9 @@ use kiln_ir::{BinaryOp, Scalar, UnaryOp};
 use kiln_kernels::kernel::Place;
 
 /// The most vectors of a row that is unrolled, so that its masks are computed once for all rows.
-const MOST_VECTORS: usize = 4;
+const MOST_VECTORS: usize = 16;
+/// The same, in instructions of all of its vectors.
+const MOST_INSTRUCTIONS: usize = 256;
 
 /// What a value of such a body is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -23,8 +25,14 @@ enum Part {
 }
 
 /// The elements of a body that only moves them, and which values are such elements; `None` for any other body.
-pub(super) fn packed_elements(kernel: &Kernel, body: &LoopBody, count: usize) -> Option<(Ty, Vec<bool>)> {
-    let var = body.grid.last()?.var;
+pub(super) fn packed_elements(
+    kernel: &Kernel,
+    body: &LoopBody,
+    vector: VectorAxis,
+    count: usize,
+) -> Option<(Ty, Vec<bool>)> {
+    let by_row = vector == VectorAxis::Row;
+    let var = if by_row { &body.row } else { &body.grid }.last()?.var;
     let dtype = |place: &Place| kernel.buffers.get(place.buffer).map(|buffer| buffer.dtype);
     let insts = || body.stages.iter().flat_map(|stage| &stage.insts);
     let element = insts().find_map(|inst| match &inst.kind {
@@ -36,7 +44,8 @@ pub(super) fn packed_elements(kernel: &Kernel, body: &LoopBody, count: usize) ->
         16 => Ty::I16,
         _ => return None,
     };
-    if !body.row.is_empty() || body.stages.iter().any(|stage| !stage.reductions.is_empty()) {
+    let reduces = body.stages.iter().any(|stage| !stage.reductions.is_empty());
+    if body.row.is_empty() == by_row || reduces || !body.temps.is_empty() {
         return None;
     }
     let mut wants = Wants(vec![None; count]);
@@ -60,8 +69,10 @@ pub(super) fn packed_elements(kernel: &Kernel, body: &LoopBody, count: usize) ->
                 let varies = place.offset.contains(var);
                 let beside = place.offset.linear_in(var).is_some_and(|(stride, _)| stride.is_one());
                 let read = kernel.buffers.get(place.buffer)?;
+                let backwards = place.offset.linear_in(var).is_some_and(|(stride, _)| stride.as_const() == Some(-1));
+                let backwards = backwards && place.indirect.is_empty() && guard.is_none();
                 let fits = match part {
-                    Part::Element => read.dtype == element && (beside || !varies),
+                    Part::Element => read.dtype == element && (beside || backwards || !varies),
                     Part::Mask => read.dtype == DType::Bool && (beside || !varies),
                     Part::Scalar => inst.dtype == DType::I64 && !varies && guard.is_none(),
                 };
@@ -153,28 +164,76 @@ impl Lowerer<'_> {
         let lanes = VECTOR_BYTES / self.packed?.lane_bytes();
         let size = axis.size.as_const().filter(|n| *n > 0)?;
         let vectors = usize::try_from(size).ok()?.div_ceil(lanes);
-        (vectors <= MOST_VECTORS).then_some((size, vectors))
+        let fits = vectors <= MOST_VECTORS && vectors * self.weight() as usize <= MOST_INSTRUCTIONS;
+        fits.then_some((size, vectors))
     }
 
-    /// All vectors of a row: their masks depend on nothing, so that the [`Builder`] moves them out of all loops.
-    pub(super) fn whole_row(&mut self, axis: &Axis, size: i64, vectors: usize) -> Result<(), LowerError> {
+    /// All vectors of a row: their masks depend on nothing, so that the [`Builder`] moves them out of all loops, and most are known to be
+    /// all true or all false.
+    pub(super) fn whole_row(
+        &mut self,
+        axis: &Axis,
+        size: i64,
+        vectors: usize,
+        stages: &[Stage],
+    ) -> Result<(), LowerError> {
+        let Some(ty) = self.packed else { return Err(LowerError::Malformed("elements that are not packed")) };
+        let lanes = (VECTOR_BYTES / ty.lane_bytes()) as i64;
         let (zero, end) = (self.b.number(0), self.b.number(size));
-        for copy in 0..vectors {
-            let first = self.b.add_lanes(zero, copy as i32);
-            let tail = if copy + 1 == vectors {
+        for number in 0..vectors {
+            let (first, after) = (number as i64 * lanes, (number as i64 + 1) * lanes);
+            let tail = if after > size {
+                let first = self.b.add_lanes(zero, number as i32);
                 self.b.pure(Op::TailMask, Ty::Mask, Ty::Mask, &[first, end])
             } else {
                 V::NONE
             };
-            self.along = Some(Along { var: axis.var, counter: zero, end, tail, paired: false });
-            self.copy = copy;
-            for inst in self.body.stages.iter().flat_map(|stage| &stage.insts) {
+            // Lanes beyond the end are under the mask of the tail, whatever is known of them.
+            self.ranges.set(axis.var, first, Some(after.min(size) - 1));
+            self.along = Some(Along { var: axis.var, counter: zero, end, tail, paired: false, vectors: number });
+            for inst in stages.iter().flat_map(|stage| &stage.insts) {
                 self.inst(inst)?;
             }
         }
-        self.copy = 0;
+        self.ranges.set_below(axis.var, axis.size.clone());
         self.along = None;
         Ok(())
+    }
+
+    /// Bools as 0 and 1: every byte but zero is true.
+    pub(super) fn packed_bool(&mut self, ty: Ty, value: V) -> V {
+        let ones = self.b.bits(ty, 1);
+        self.b.bin(BinOp::MinBytes, ty, value, ones)
+    }
+
+    /// Elements that lie side by side, the last lane first; `None` for any other load.
+    pub(super) fn load_reversed(
+        &mut self,
+        base: V,
+        stored: DType,
+        place: &Place,
+        ty: Ty,
+    ) -> Result<Option<V>, LowerError> {
+        let Some(along) = self.along else { return Ok(None) };
+        let Some((stride, rest)) = place.offset.linear_in(along.var) else { return Ok(None) };
+        if stride.as_const() != Some(-1) || !place.indirect.is_empty() {
+            return Ok(None);
+        }
+        let (rest, first, one) = (self.scalar_expr(&rest)?, self.first_lane(along), self.b.number(1));
+        let start = self.b.int(IntOp::Sub, rest, first);
+        let start = self.b.int(IntOp::Add, start, one);
+        let lowest = self.b.add_lanes(start, -1);
+        let mut mask = V::NONE;
+        if along.tail.is_some() {
+            // The first elements in memory are those of lanes that do not exist; they are not touched.
+            let after = self.b.add_lanes(first, 1);
+            let (zero, missing) = (self.b.number(0), self.b.int(IntOp::Sub, after, along.end));
+            let absent = self.b.pure(Op::TailMask, Ty::Mask, Ty::Mask, &[zero, missing]);
+            mask = self.b.not(absent);
+        }
+        let memory = Memory { dtype: stored, access: Access::Contiguous, vectors: 0, wide_index: false, disp: 0 };
+        let forwards = self.b.pure(Op::Load(memory), ty, ty, &[base, lowest, mask]);
+        Ok(Some(self.b.un(UnOp::Reverse, ty, forwards)))
     }
 }
 

@@ -106,8 +106,11 @@ impl Lowerer<'_> {
             Some((stride, rest)) if stride.is_one() => {
                 let rest = self.scalar_expr(&rest)?;
                 let base = self.advance(base, rest, dtype);
-                let (access, vectors) =
-                    if along.paired { (Access::Pairs, self.copy & !1) } else { (Access::Contiguous, self.copy) };
+                let (access, vectors) = if along.paired {
+                    (Access::Pairs, self.copy & !1)
+                } else {
+                    (Access::Contiguous, along.vectors + self.copy)
+                };
                 let memory = Memory { access, vectors: vectors as u8, ..memory };
                 Ok(Target { base, index: along.counter, memory })
             }
@@ -199,6 +202,18 @@ impl Lowerer<'_> {
             _ if moved => (DType::I16, DType::I16),
             _ => (memory, stored),
         };
+        if let Some(ty) = packed
+            && guard.is_some()
+            && self.b.as_const(guard) == Some(0)
+        {
+            return Ok(Value { held: Representation::Vector(self.b.bits(ty, 0)), uniform: true });
+        }
+        if let Some(ty) = packed
+            && let Some(value) = self.load_reversed(base, stored, place, ty)?
+        {
+            let value = if is_bool { self.packed_bool(ty, value) } else { value };
+            return Ok(Value { held: Representation::Vector(value), uniform: false });
+        }
         if !guard.is_some()
             && let Some(value) = self.load_permuted(base, stored, place, read_only)?
         {
@@ -259,11 +274,7 @@ impl Lowerer<'_> {
             self.emit(Op::Load(t.memory), ty, ty, &[t.base, t.index, mask], read_only)
         };
         let value = match packed {
-            // Every byte but zero is true.
-            Some(ty) if is_bool => {
-                let ones = self.b.bits(ty, 1);
-                self.b.bin(BinOp::MinBytes, ty, value, ones)
-            }
+            Some(ty) if is_bool => self.packed_bool(ty, value),
             None if stored != memory => self.decode_float8(memory, value),
             _ => value,
         };

@@ -224,6 +224,8 @@ pub enum UnOp {
     AbsInt,
     /// 32-bit lanes: the odd lanes in the even ones before them, zero in the odd ones.
     OddToEven,
+    /// Elements of one or two bytes in reverse order.
+    Reverse,
     /// Opposite of a mask.
     Not,
 }

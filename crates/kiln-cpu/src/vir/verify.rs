@@ -435,8 +435,9 @@ impl Checker<'_> {
             Op::Un(op) => {
                 such(match op {
                     UnOp::Not => ty == mask,
-                    UnOp::AbsInt => is_vector(ty) && !ty.is_float(),
+                    UnOp::AbsInt => is_vector(ty) && !ty.is_float() && !is_packed(ty),
                     UnOp::OddToEven => ty == Ty::I32,
+                    UnOp::Reverse => is_packed(ty),
                     UnOp::Sqrt | UnOp::Round | UnOp::Floor | UnOp::Ceil | UnOp::Trunc => ty.is_float(),
                 })?;
                 self.args(inst, &[Is(ty)])?;
