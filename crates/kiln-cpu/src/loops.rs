@@ -145,7 +145,7 @@ struct Parts {
 impl LoopKernel {
     /// Compiles a loop kernel's body for a target.
     pub fn compile(kernel: &Kernel, body: &LoopBody, isa: Isa, options: Options) -> Result<LoopKernel, CompileError> {
-        let Lowered { function, units, row, scratch, weight, unit_is_lane } = lower(kernel, body, options)?;
+        let Lowered { function, units, row, scratch, weight, unit_is_lane } = lower(kernel, body, options.on(isa))?;
         if verifiers_run() {
             let checked = verify(&function, kernel.buffers.len(), kernel.sizes.len());
             checked.map_err(|violation| CompileError::Vir(Box::new(violation)))?;
@@ -262,7 +262,7 @@ impl LoopKernel {
 
     /// The vector IR that the code was made of, as text.
     pub fn vector_ir(&self) -> Option<String> {
-        lower(&self.kernel, &self.body, self.options).ok().map(|lowered| lowered.function.to_string())
+        lower(&self.kernel, &self.body, self.options.on(self.isa)).ok().map(|lowered| lowered.function.to_string())
     }
 
     /// Runs the kernel.

@@ -61,5 +61,5 @@ codec_struct! {
 
 codec_enum! {
     Callee { 0 = Lanes(ty), 1 = Transpose(bytes) }
-    Ty { 0 = F32, 1 = F64, 2 = I32, 3 = I64, 4 = Mask, 5 = Int }
+    Ty { 0 = F32, 1 = F64, 2 = I32, 3 = I64, 4 = Mask, 5 = Int, 6 = I16, 7 = I8 }
 }

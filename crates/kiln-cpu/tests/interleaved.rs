@@ -89,3 +89,23 @@ fn results_that_lie_between_each_other() {
         }
     }
 }
+
+/// Complex numbers in reverse order, and the same for longer groups.
+#[test]
+fn groups_that_go_backwards() {
+    for dtype in DTYPES {
+        for count in [2, 3, 4, 8] {
+            for n in [1, 8, 16, 33, 70] {
+                let mut k = K::new(&[("i0", "3"), ("i1", &n.to_string())], &[]);
+                let (x, y) = (k.input(dtype), k.output(dtype));
+                let line = count * n;
+                for at in 0..count {
+                    let value = k.load(x, &format!("i0*{line} + {} - i1*{count}", line - count + at));
+                    k.store(y, &format!("i0*{line} + i1*{count} + {}", count - 1 - at), value);
+                }
+                // The first element that is read is the first of the buffer.
+                check(&k.kernel(), &[tensor(dtype, 3 * line, 7, false), zeros(dtype, 3 * line)], &[], EXACT);
+            }
+        }
+    }
+}

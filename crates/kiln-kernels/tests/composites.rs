@@ -222,6 +222,59 @@ fn transforms_are_those_of_the_definition() {
     }
 }
 
+/// Transforms of real numbers and to them, along an axis in the middle: the complex one of half the length, and of odd lengths the whole.
+#[test]
+fn real_transforms_are_the_sums_that_define_them() {
+    for n in [2, 3, 4, 5, 6, 8, 9, 10, 16, 22, 34, 74, 96] {
+        for forward in [true, false] {
+            let half = n / 2 + 1;
+            let turn = if forward { -1.0 } else { 1.0 } * std::f64::consts::TAU / n as f64;
+            let mut builder = GraphBuilder::new();
+            let x = builder.input(TensorType::fixed(DType::F64, &[2, n, 3])).unwrap();
+            let z = builder.input(TensorType::fixed(DType::F64, &[2, half, 3, 2])).unwrap();
+            let there = build::dft_of_real(&mut builder, &x, 1, forward, 0.5).unwrap();
+            let back = build::dft_to_real(&mut builder, &z, 1, &Dim::from(n), forward, 0.5).unwrap();
+            builder.output(there);
+            builder.output(back);
+            let mut random = Random(n as u64);
+            let mut inputs = [
+                HostTensor::zeros(DType::F64, &[2, n, 3]).unwrap(),
+                HostTensor::zeros(DType::F64, &[2, half, 3, 2]).unwrap(),
+            ];
+            for input in &mut inputs {
+                (0..input.elements()).for_each(|i| input.set(i, random.scalar(DType::F64, -1.0, 1.0)));
+            }
+            let [x, z] = [0, 1].map(|i| inputs[i].to_f64());
+            let got = interpret::run(&builder.finish(), &inputs).unwrap();
+            let (there, back) = (got[0].to_f64(), got[1].to_f64());
+            for (row, column) in [(0, 0), (1, 2)] {
+                let at = |j: usize| (row * n + j) * 3 + column;
+                let pair = |k: usize| 2 * ((row * half + k) * 3 + column);
+                for k in 0..half {
+                    let angles = (0..n).map(|j| (j, turn * (j * k % n) as f64));
+                    let real: f64 = angles.clone().map(|(j, angle)| 0.5 * x[at(j)] * angle.cos()).sum();
+                    let imaginary: f64 = angles.map(|(j, angle)| 0.5 * x[at(j)] * angle.sin()).sum();
+                    let off = (there[pair(k)] - real).abs().max((there[pair(k) + 1] - imaginary).abs());
+                    assert!(off < 1e-12 * n as f64, "{k} of {n}: {off:e}");
+                }
+                for j in 0..n {
+                    // The first element, and the middle one of an even length, count by their real parts.
+                    let real: f64 = (0..n)
+                        .map(|k| {
+                            let angle = turn * (j * k % n) as f64;
+                            let (a, b) = if k < half { (k, 1.0) } else { (n - k, -1.0) };
+                            let b = if k == 0 || 2 * k == n { 0.0 } else { b * z[pair(a) + 1] };
+                            0.5 * (z[pair(a)] * angle.cos() - b * angle.sin())
+                        })
+                        .sum();
+                    let off = (back[at(j)] - real).abs();
+                    assert!(off < 1e-12 * n as f64, "{j} of {n}: {off:e}");
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn a_transform_takes_as_many_kernels_as_passes() {
     let transform = |e: &mut GraphBuilder, v: &[NodeId]| Ok(vec![build::dft(e, &v[0], 1, true, 1.0)?]);

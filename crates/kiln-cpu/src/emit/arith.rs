@@ -45,7 +45,7 @@ fn simple(op: BinOp, ty: Ty, avx512: bool) -> Option<VOp> {
         (AndNot, Ty::I64) if avx512 => ops::VPANDNQ,
         (AndNot, _) => ops::VPANDN,
         (MulEven, Ty::I32) => ops::VPMULUDQ,
-        (MinBytes, Ty::I32) => ops::VPMINUB,
+        (MinBytes, Ty::I32 | Ty::I8) => ops::VPMINUB,
         (Shl, Ty::I32) => ops::VPSLLVD,
         (Shl, Ty::I64) => ops::VPSLLVQ,
         (Shr, Ty::I32) => ops::VPSRLVD,
@@ -420,6 +420,16 @@ impl Emitter<'_> {
                 let x = self.reg(a, dst);
                 self.asm.rmi(ops::VPSRLQ_I, width, dst, x, 32);
             }
+            UnOp::Reverse => {
+                // Within each 16 bytes, then those.
+                let size = ty.lane_bytes();
+                let order: Vec<u8> =
+                    (0..64).map(|i| (16 / size - 1 - i % 16 / size) * size + i % size).map(|i| i as u8).collect();
+                let order = self.asm.constant(&order);
+                let x = self.reg(a, dst);
+                self.asm.rvm(ops::VPSHUFB, width, dst, x, order);
+                self.asm.rvmi(ops::VSHUFI64X2, width, dst, dst, dst, 0x1b);
+            }
             UnOp::Not => unreachable!("masks are handled apart"),
         }
         self.done(inst.dst, dst);
@@ -489,16 +499,20 @@ impl Emitter<'_> {
         let [mask, yes, no, _] = inst.args;
         let ty = inst.ty;
         let width = self.width(ty);
-        let single = ty.lane_bytes() == 4;
         let dst = self.dst(inst.dst);
         if self.avx512 {
             let k = self.kreg(mask, K1);
+            let (copy, blend) = match ty.lane_bytes() {
+                1 => (ops::VMOVDQU8, ops::VPBLENDMB),
+                2 => (ops::VMOVDQU16, ops::VPBLENDMW),
+                4 => (ops::VMOVAPS, ops::VBLENDMPS),
+                _ => (ops::VMOVAPD, ops::VBLENDMPD),
+            };
             if self.const_bits(no) == Some(0) {
                 let x = self.reg(yes, dst);
-                let vop = if single { ops::VMOVAPS } else { ops::VMOVAPD };
-                self.asm.vector(vop, width, Args::rm(dst, x).mask(k).zero());
+                self.asm.vector(copy, width, Args::rm(dst, x).mask(k).zero());
             } else {
-                let vop = if single { ops::VBLENDMPS } else { ops::VBLENDMPD };
+                let vop = blend;
                 let y = self.reg(no, self.s0);
                 let (rm, repeat) = self.rm(yes, vop, self.s1);
                 let args = Args::rvm(dst, y, rm).mask(k);
@@ -516,7 +530,7 @@ impl Emitter<'_> {
         } else {
             let y = self.reg(no, self.s0);
             let (rm, _) = self.rm(yes, ops::VBLENDVPS, self.s1);
-            let vop = if single { ops::VBLENDVPS } else { ops::VBLENDVPD };
+            let vop = if ty.lane_bytes() == 4 { ops::VBLENDVPS } else { ops::VBLENDVPD };
             self.asm.vector(vop, width, Args::rvm(dst, y, rm).select(m));
         }
         self.done(inst.dst, dst);
@@ -563,6 +577,19 @@ impl Emitter<'_> {
         self.asm.mov_imm(Gpr::RAX, self.lanes as i64);
         self.asm.alu(Alu::Cmp, Gpr::RCX, Gpr::RAX);
         self.asm.cmov(Cond::Greater, Gpr::RCX, Gpr::RAX);
+        if self.lanes == 64 {
+            // 2·2ⁿ⁻¹ − 1, where 2⁶⁴ is 0; none below one lane.
+            self.asm.dec(Gpr::RCX);
+            self.asm.mov_imm(Gpr::RAX, 2);
+            self.asm.shift_cl(crate::asm::Shift::Shl, Gpr::RAX);
+            self.asm.dec(Gpr::RAX);
+            self.asm.mov_imm(Gpr::RDX, 0);
+            self.asm.test(Gpr::RCX, Gpr::RCX);
+            self.asm.cmov(Cond::Sign, Gpr::RAX, Gpr::RDX);
+            let k = self.kdst(inst.dst);
+            self.asm.kmov_from(MaskSize::Q, k, Gpr::RAX);
+            return self.kdone(inst.dst, k);
+        }
         self.asm.mov_imm(Gpr::RAX, 0);
         self.asm.test(Gpr::RCX, Gpr::RCX);
         self.asm.cmov(Cond::Sign, Gpr::RCX, Gpr::RAX);

@@ -18,6 +18,7 @@ impl Emitter<'_> {
         let mask = inst.args[2];
         let size = m.dtype.size_in_bits() / 8;
         match m.access {
+            _ if matches!(inst.ty, Ty::I16 | Ty::I8) => self.load_packed(m, inst),
             Access::Single => {
                 let mem = self.address(m, inst);
                 self.load_single(m.dtype, inst, mem);
@@ -41,6 +42,26 @@ impl Emitter<'_> {
                 self.load_vector(m.dtype, inst, area, V::NONE);
             }
         }
+    }
+
+    /// Elements of one or two bytes as they are, as many as fill a register.
+    fn load_packed(&mut self, m: Memory, inst: &Inst) {
+        let mask = inst.args[2];
+        let mem = self.address(m, inst);
+        let dst = self.dst(inst.dst);
+        let bytes = inst.ty == Ty::I8;
+        let vop = match m.access {
+            Access::Single if bytes => ops::VPBROADCASTB,
+            Access::Single => ops::VPBROADCASTW,
+            _ if bytes => ops::VMOVDQU8,
+            _ => ops::VMOVDQU16,
+        };
+        let mut args = Args::rm(dst, mem);
+        if mask.is_some() {
+            args = args.mask(self.kreg(mask, K1)).zero();
+        }
+        self.asm.vector(vop, Width::V512, args);
+        self.done(inst.dst, dst);
     }
 
     /// Gathers elements of one or two bytes into the second scratch register, one after the other: in memory they would be a load of
@@ -118,6 +139,15 @@ impl Emitter<'_> {
     /// Bytes to a mask: nonzero is true.
     fn load_mask(&mut self, inst: &Inst, mem: Rm, mask: V) {
         let s0 = self.s0;
+        if self.f.packed != 0 {
+            let width = self.width(Ty::I8);
+            let args = Args::rm(s0, mem);
+            let args = if mask.is_some() { args.mask(self.kreg(mask, K1)).zero() } else { args };
+            self.asm.vector(ops::VMOVDQU8, width, args);
+            let k = self.kdst(inst.dst);
+            self.asm.rvm(ops::VPTESTMB, width, k, s0, s0);
+            return self.kdone(inst.dst, k);
+        }
         if self.avx512 {
             let width = self.width(Ty::I32);
             let args = Args::rm(s0, mem);
@@ -422,6 +452,14 @@ impl Emitter<'_> {
         let size = m.dtype.size_in_bits() / 8;
         let widened = m.dtype == DType::I64 && inst.ty == Ty::I32;
         match m.access {
+            _ if matches!(inst.ty, Ty::I16 | Ty::I8) => {
+                let value = self.reg(inst.args[3], self.s0);
+                let mem = self.address(m, inst);
+                let vop = if size == 1 { ops::VMOVDQU8_ST } else { ops::VMOVDQU16_ST };
+                let args = Args::mr(mem, value);
+                let args = if mask.is_some() { args.mask(self.kreg(mask, K1)) } else { args };
+                self.asm.vector(vop, Width::V512, args);
+            }
             Access::Single => self.store_single(m, inst),
             Access::Pairs => {
                 let value = self.reg(inst.args[3], self.s0);

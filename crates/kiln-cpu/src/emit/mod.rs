@@ -327,7 +327,12 @@ impl Emitter<'_> {
     }
 
     fn mask_size(&self) -> MaskSize {
-        if self.lanes == 16 { MaskSize::W } else { MaskSize::B }
+        match self.lanes {
+            64 => MaskSize::Q,
+            32 => MaskSize::D,
+            16 => MaskSize::W,
+            _ => MaskSize::B,
+        }
     }
 
     /// The type a value's register is moved as.
@@ -389,12 +394,13 @@ impl Emitter<'_> {
         if !self.avx512 {
             return self.asm.rm(ops::VMOVUPS, width, into, mem);
         }
-        self.asm.rm(
-            if ty.lane_bytes() == 8 && width != Width::V128 { ops::VBROADCASTSD } else { ops::VBROADCASTSS },
-            width,
-            into,
-            mem,
-        );
+        let repeat = match ty.lane_bytes() {
+            8 if width != Width::V128 => ops::VBROADCASTSD,
+            2 => ops::VPBROADCASTW,
+            1 => ops::VPBROADCASTB,
+            _ => ops::VBROADCASTSS,
+        };
+        self.asm.rm(repeat, width, into, mem);
     }
 
     /// The register of a vector, loaded into `scratch` if it has none.
@@ -537,7 +543,7 @@ impl Emitter<'_> {
     fn mask_from_rax(&mut self, dst: V) {
         if self.avx512 {
             let k = self.kdst(dst);
-            self.asm.kmov_from(MaskSize::D, k, Gpr::RAX);
+            self.asm.kmov_from(MaskSize::Q, k, Gpr::RAX);
             return self.kdone(dst, k);
         }
         let to = self.dst(dst);

@@ -95,7 +95,8 @@ impl Lowerer<'_> {
 
     /// Index of the first lane of the current copy.
     pub(super) fn first_lane(&mut self, along: Along) -> V {
-        let (vectors, odd) = if along.paired { (self.copy & !1, self.copy & 1) } else { (self.copy, 0) };
+        let (vectors, odd) =
+            if along.paired { (self.copy & !1, self.copy & 1) } else { (along.vectors + self.copy, 0) };
         let start = if vectors == 0 { along.counter } else { self.b.add_lanes(along.counter, vectors as i32) };
         let odd = self.b.number(odd as i64);
         self.b.int(IntOp::Add, start, odd)
@@ -287,6 +288,9 @@ impl Lowerer<'_> {
     pub(super) fn in_range(&mut self, e: &Dim, low: &Dim, high: &Dim) -> Result<Value, LowerError> {
         let uniform = !(self.varies(e) || self.varies(low) || self.varies(high));
         let mut mask = self.b.bits(Ty::Mask, 1);
+        if (low - e - 1).is_nonneg(&self.ranges) || (e - high).is_nonneg(&self.ranges) {
+            return Ok(Value { held: Representation::Vector(self.b.bits(Ty::Mask, 0)), uniform: true });
+        }
         if let Some(mask) = self.between(e, low, high)? {
             return Ok(Value { held: Representation::Vector(mask), uniform });
         }
@@ -310,7 +314,7 @@ impl Lowerer<'_> {
         let (from_low, size) = (e - low, high - low);
         let one_bound = from_low.is_nonneg(&self.ranges) || (high - e - 1).is_nonneg(&self.ranges);
         let fits = size.is_nonneg(&self.ranges) && self.is_narrow(&from_low) && self.is_narrow(&size);
-        if one_bound || !fits || !self.varies(e) || self.varies(&size) {
+        if one_bound || !fits || !self.varies(e) || self.varies(&size) || self.packed.is_some() {
             return Ok(None);
         }
         let Shape::Linear { start, stride } = self.shape(&from_low)? else { return Ok(None) };

@@ -5,13 +5,14 @@
 //!   x[2i], x[2i + 1]          x₀ x₁ x₂ x₃ | x₄ x₅ x₆ x₇  ─▶  evens x₀ x₂ x₄ x₆, odds x₁ x₃ x₅ x₇
 //! ```
 //!
-//! Pairs of bf16 are the halves of 32-bit lanes, which nothing has to be moved for.
+//! Pairs of bf16 are the halves of 32-bit lanes, which nothing has to be moved for. Loads that go backwards (a flipped tensor of complex
+//! numbers) are the same with the order of the lanes reversed.
 
 use super::*;
 use kiln_kernels::kernel::{BufferArg, Inst, Place};
 
 /// The most accesses of a group; powers of two alone.
-const MOST: i64 = 16;
+const MOST: u64 = 16;
 
 /// An access that is one of a group.
 pub(super) struct Interleaved {
@@ -23,6 +24,8 @@ pub(super) struct Interleaved {
     number: usize,
     /// How many there are, and the distance between its elements.
     count: usize,
+    /// Whether later lanes are at lower addresses; loads only.
+    backwards: bool,
     /// What is stored at each.
     values: Vec<ValueId>,
     /// Whether no other of the group comes after it in the code.
@@ -77,11 +80,11 @@ pub(super) fn interleaved(buffers: &[BufferArg], insts: &[Inst], var: Symbol) ->
         });
         run.sort_by_key(|(distance, _)| *distance);
         run.dedup_by_key(|(distance, _)| *distance);
-        let count = some.stride as usize;
+        let (count, backwards) = (some.stride.unsigned_abs() as usize, some.stride < 0);
         let mut rest = run.as_slice();
         while rest.len() >= count {
             let (group, after) = rest.split_at(count);
-            if group[count - 1].0 - group[0].0 != some.stride - 1 {
+            if group[count - 1].0 - group[0].0 != count as i64 - 1 {
                 rest = &rest[1..];
                 continue;
             }
@@ -93,6 +96,7 @@ pub(super) fn interleaved(buffers: &[BufferArg], insts: &[Inst], var: Symbol) ->
                 first: group[0].1.place.clone(),
                 number,
                 count,
+                backwards,
                 values: values.clone(),
                 is_last: Some(one.order) == last,
             }));
@@ -116,6 +120,7 @@ fn add_neighbours(run: &[(i64, Candidate<'_>)], found: &mut Vec<Interleaved>) {
                 first: first.place.clone(),
                 number: 1,
                 count: 2,
+                backwards: one.stride < 0,
                 values: Vec::new(),
                 is_last: false,
             });
@@ -134,8 +139,11 @@ fn candidate<'a>(buffers: &[BufferArg], inst: &'a Inst, order: usize, var: Symbo
     // What is read and written is read in order.
     let apart = stored.is_some() || buffer.access == BufferAccess::Read;
     let (stride, _) = place.offset.linear_in(var)?;
-    let stride = stride.as_const().filter(|stride| (2..=MOST).contains(stride) && stride.count_ones() == 1)?;
-    let halves = buffer.dtype == DType::Bf16 && stride == 2;
+    let stride = stride.as_const().filter(|stride| {
+        let (apart, forwards) = (stride.unsigned_abs(), *stride > 0);
+        (2..=MOST).contains(&apart) && apart.is_power_of_two() && (forwards || stored.is_none())
+    })?;
+    let halves = buffer.dtype == DType::Bf16 && stride.unsigned_abs() == 2;
     let fits = (whole || halves) && apart && place.indirect.is_empty();
     fits.then_some(Candidate { place, stride, stored, order })
 }
@@ -148,7 +156,7 @@ impl Interleaved {
 
     /// Its cost in rough cycles per element: a vector, and its share of the permutations.
     pub(super) fn cost(&self) -> f64 {
-        0.5 + 0.1 * f64::from(self.count.ilog2())
+        0.5 + 0.1 * (f64::from(self.count.ilog2()) + f64::from(u8::from(self.backwards)))
     }
 }
 
@@ -162,8 +170,30 @@ impl Lowerer<'_> {
     /// The address of the first element of a run at the first lane, and the masks of its vectors that are not whole.
     fn run(&mut self, first: &Place, base: V, dtype: DType, count: usize) -> Result<Option<Run>, LowerError> {
         let Some(along) = self.along else { return Ok(None) };
-        let Some((_, rest)) = first.offset.linear_in(along.var) else { return Ok(None) };
+        let Some((stride, rest)) = first.offset.linear_in(along.var) else { return Ok(None) };
+        let backwards = stride.as_const().is_some_and(|stride| stride < 0);
         let (rest, lane, times) = (self.scalar_expr(&rest)?, self.first_lane(along), self.b.number(count as i64));
+        if backwards {
+            let moved = self.b.int(IntOp::Mul, lane, times);
+            let start = self.b.int(IntOp::Sub, rest, moved);
+            // The last lane is the first in memory.
+            let start = self.b.int(IntOp::Add, start, times);
+            let lowest = self.b.add_lanes(start, -(count as i32));
+            let mut masks = vec![V::NONE; count];
+            if along.tail.is_some() {
+                // The first elements in memory are those of lanes that do not exist. Pairs of bf16 are one lane each.
+                let (after, zero) = (self.b.add_lanes(lane, 1), self.b.number(0));
+                let missing = self.b.int(IntOp::Sub, after, along.end);
+                let halves = dtype.size_in_bits() == 16;
+                let missing = if halves { missing } else { self.b.int(IntOp::Mul, missing, times) };
+                for (n, mask) in masks.iter_mut().enumerate() {
+                    let first = self.b.add_lanes(zero, n as i32);
+                    let absent = self.b.pure(Op::TailMask, Ty::Mask, Ty::Mask, &[first, missing]);
+                    *mask = self.b.not(absent);
+                }
+            }
+            return Ok(Some(Run { address: self.advance(base, lowest, dtype), masks }));
+        }
         let moved = self.b.int(IntOp::Mul, lane, times);
         let base = self.advance(base, rest, dtype);
         let address = self.advance(base, moved, dtype);
@@ -181,12 +211,13 @@ impl Lowerer<'_> {
     /// The elements of a load that is one of a group.
     pub(super) fn load_interleaved(&mut self, place: &Place, base: V, dtype: DType) -> Result<Option<V>, LowerError> {
         let Some(one) = self.group(place, false) else { return Ok(None) };
-        let (first, count, mut number) = (one.first.clone(), one.count, one.number);
+        let (first, count, mut number, backwards) = (one.first.clone(), one.count, one.number, one.backwards);
         let Some(Run { address, masks }) = self.run(&first, base, dtype, count)? else { return Ok(None) };
         if dtype.size_in_bits() == 16 {
             let args = [address, V::NONE, masks[0]];
             let both = self.b.pure(Op::Load(whole(DType::I32, 0)), Ty::I32, Ty::I32, &args);
-            return Ok(Some(self.half(both, number == 1, dtype)));
+            let half = self.half(both, number == 1, dtype);
+            return Ok(Some(if backwards { self.reversed(Ty::I32, half) } else { half }));
         }
         let ty = Ty::of(dtype);
         let load = |(n, mask): (usize, &V)| self.b.pure(Op::Load(whole(dtype, n)), ty, ty, &[address, V::NONE, *mask]);
@@ -197,7 +228,7 @@ impl Lowerer<'_> {
             parts = parts.chunks_exact(2).map(|pair| self.b.bin(op, ty, pair[0], pair[1])).collect();
             number /= 2;
         }
-        Ok(parts.first().copied())
+        Ok(parts.first().map(|&lanes| if backwards { self.reversed(ty, lanes) } else { lanes }))
     }
 
     /// The even or the odd elements of pairs of bf16: as floats, or as their bits where those are only moved.

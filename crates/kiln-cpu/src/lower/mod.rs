@@ -19,6 +19,7 @@ mod inner;
 mod interleave;
 mod moved;
 mod ops;
+mod packed;
 mod place;
 mod reduce;
 mod split;
@@ -27,6 +28,7 @@ mod unroll;
 pub(crate) use axes::stores_where_data_say;
 pub use split::{Split, split};
 
+use crate::features::Isa;
 use crate::vir::*;
 use axes::{Nest, VectorAxis, arrange};
 use kiln_ir::{Dim, Ranges, Symbol};
@@ -43,11 +45,20 @@ pub struct Options {
     pub contract: bool,
     /// Copies of a body that run side by side, where the code does not choose itself; 8 at the most.
     pub copies: Option<usize>,
+    /// Whether elements of one or two bytes that are only moved fill registers of 512 bits: for code of AVX-512 alone.
+    pub packed: bool,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Options { contract: true, copies: None }
+        Options { contract: true, copies: None, packed: false }
+    }
+}
+
+impl Options {
+    /// With what a target has.
+    pub fn on(self, isa: Isa) -> Options {
+        Options { packed: isa == Isa::Avx512, ..self }
     }
 }
 
@@ -119,6 +130,8 @@ struct Along {
     tail: V,
     /// Copies come in pairs: even elements in one, odd ones in the next.
     paired: bool,
+    /// Whole vectors between the counter and copy 0.
+    vectors: usize,
 }
 
 struct Lowerer<'a> {
@@ -139,6 +152,8 @@ struct Lowerer<'a> {
     uses: Vec<u32>,
     /// Values of short floats that are loaded and stored without a change: their bits are moved.
     moved: Vec<bool>,
+    /// The type of the elements of a body that only moves them, which fill a register.
+    packed: Option<Ty>,
     /// The product each value is, for contraction: factors and the instruction's dtype.
     products: Vec<[Option<(V, V)>; COPIES]>,
     /// Accesses that are made together with others.
@@ -176,6 +191,12 @@ pub fn lower(kernel: &Kernel, body: &LoopBody, options: Options) -> Result<Lower
     let sizes = b.field(context, offset_of!(Context, sizes) as i32);
     let symbols = kernel.sizes.iter().enumerate().map(|(n, &s)| (s, b.field(sizes, 8 * n as i32))).collect();
     let error = b.field(context, offset_of!(Context, error) as i32);
+    let may_pack = options.packed && inner.is_none();
+    let packed = if may_pack { packed::packed_elements(kernel, &body, vector, count) } else { None };
+    let (packed, moved) = match packed {
+        Some((ty, elements)) => (Some(ty), elements),
+        None => (None, moved::moved_values(kernel, &body, count)),
+    };
     let mut low = Lowerer {
         b,
         kernel,
@@ -188,7 +209,8 @@ pub fn lower(kernel: &Kernel, body: &LoopBody, options: Options) -> Result<Lower
         values: vec![[None; COPIES]; count],
         dtypes: value_types(&body, count),
         uses: count_uses(&body, count)?,
-        moved: moved::moved_values(kernel, &body, count),
+        moved,
+        packed,
         products: vec![[None; COPIES]; count],
         interleaved: interleave::interleaved_accesses(kernel, &body, vector, inner.as_ref()),
         transposed: Vec::new(),
@@ -343,19 +365,51 @@ impl Lowerer<'_> {
             let last = self.b.int(IntOp::Sub, end, last);
             let last = self.b.int(IntOp::FloorDiv, last, size);
             self.setup_temps(copies)?;
-            let at = self.b.counter(first);
-            self.b.open_loop(at, last, true, Step::Elements(1));
-            let start = self.b.int(IntOp::Mul, at, size);
             let zero = self.b.number(0);
+            let (at, nested) = match outer.split_last() {
+                Some((lines, far)) if !far.is_empty() && self.body.row.is_empty() => {
+                    (self.lines_of(lines, far, first, last)?, true)
+                }
+                _ => {
+                    let at = self.b.counter(first);
+                    self.b.open_loop(at, last, true, Step::Elements(1));
+                    self.coordinates(outer, at)?;
+                    (at, false)
+                }
+            };
+            let start = self.b.int(IntOp::Mul, at, size);
             let from = self.b.int(IntOp::Sub, begin, start);
             let from = self.b.int(IntOp::Max, from, zero);
             let to = self.b.int(IntOp::Sub, end, start);
             let to = self.b.int(IntOp::Min, to, size);
-            self.coordinates(outer, at)?;
             self.vector_loop(axis, from, to, copies, inner)?;
             self.b.close();
+            if nested {
+                self.b.close();
+            }
         }
         Ok((self.temp_bytes(copies), weight))
+    }
+
+    /// Opens two loops over the lines `first..=last`, the inner one along the last of their axes: what it steps over is divided by the
+    /// sizes of axes once for all of its lines. Gives the number of the line.
+    fn lines_of(&mut self, lines: &Axis, far: &[Axis], first: V, last: V) -> Result<V, LowerError> {
+        let (size, zero, one) = (self.scalar_size(lines)?, self.b.number(0), self.b.number(1));
+        let start = self.b.int(IntOp::FloorDiv, first, size);
+        let end = self.b.int(IntOp::FloorDiv, last, size);
+        let block = self.b.counter(start);
+        self.b.open_loop(block, end, true, Step::Elements(1));
+        self.coordinates(far, block)?;
+        let before = self.b.int(IntOp::Mul, block, size);
+        let from = self.b.int(IntOp::Sub, first, before);
+        let from = self.b.int(IntOp::Max, from, zero);
+        let to = self.b.int(IntOp::Sub, last, before);
+        let most = self.b.int(IntOp::Sub, size, one);
+        let to = self.b.int(IntOp::Min, to, most);
+        let line = self.b.counter(from);
+        self.b.open_loop(line, to, true, Step::Elements(1));
+        self.symbols.push((lines.var, line));
+        Ok(self.b.int(IntOp::Add, before, line))
     }
 
     /// Whole vectors from `from`, `copies` at a time, then the rest under a mask.
@@ -367,14 +421,30 @@ impl Lowerer<'_> {
         copies: usize,
         inner: Option<&Axis>,
     ) -> Result<(), LowerError> {
+        if let Some((size, vectors)) = self.short_row(axis) {
+            let (last, count) = (self.b.number(size - 1), self.b.int(IntOp::Sub, to, from));
+            self.b.open_if(last, count);
+            let body = self.body;
+            self.whole_row(axis, size, vectors, &body.stages)?;
+            self.b.close();
+            let size = self.b.number(size);
+            self.b.open_if(count, size);
+            self.vectors(axis, from, to, copies, inner)?;
+            self.b.close();
+            return Ok(());
+        }
+        self.vectors(axis, from, to, copies, inner)
+    }
+
+    fn vectors(&mut self, axis: &Axis, from: V, to: V, copies: usize, inner: Option<&Axis>) -> Result<(), LowerError> {
         let paired = self.body.row.is_empty() && inner.is_none() && self.pairs_along(axis.var);
         let counter = self.b.counter(from);
-        if inner.is_none() && self.bytes_along(axis.var) {
+        if self.packed.is_none() && inner.is_none() && self.bytes_along(axis.var) {
             self.byte_loop(axis, counter, to)?;
         }
         let limit = self.b.add_lanes(to, -(copies as i32));
         self.b.open_loop(counter, limit, true, Step::Vectors(copies as u32));
-        self.along = Some(Along { var: axis.var, counter, end: to, tail: V::NONE, paired });
+        self.along = Some(Along { var: axis.var, counter, end: to, tail: V::NONE, paired, vectors: 0 });
         self.stages_inside(copies, inner)?;
         self.b.close();
         if copies > 1 {
@@ -383,7 +453,7 @@ impl Lowerer<'_> {
             self.b.open_if(counter, to);
         }
         let tail = self.b.pure(Op::TailMask, Ty::Mask, Ty::Mask, &[counter, to]);
-        self.along = Some(Along { var: axis.var, counter, end: to, tail, paired: false });
+        self.along = Some(Along { var: axis.var, counter, end: to, tail, paired: false, vectors: 0 });
         self.stages_inside(1, inner)?;
         self.b.close();
         self.along = None;
@@ -492,15 +562,24 @@ impl Lowerer<'_> {
             position = self.b.int(IntOp::Add, position, counter);
         }
         self.row_position = self.b.int(IntOp::Mul, position, padded);
+        if let Some((size, vectors)) = self.short_row(axis) {
+            self.whole_row(axis, size, vectors, std::slice::from_ref(stage))?;
+            outer.iter().for_each(|_| self.b.close());
+            self.row_position = V::NONE;
+            self.symbols.truncate(mark);
+            return Ok(());
+        }
         let zero = self.b.number(0);
         let counter = self.b.counter(zero);
         let limit = self.b.add_lanes(size, -(copies as i32));
         self.b.open_loop(counter, limit, true, Step::Vectors(copies as u32));
-        self.along = Some(Along { var: axis.var, counter, end: size, tail: V::NONE, paired });
+        self.along = Some(Along { var: axis.var, counter, end: size, tail: V::NONE, paired, vectors: 0 });
         self.stage_copies(stage, copies)?;
         self.accumulate(stage, &accumulators, copies)?;
         self.b.close();
-        let whole = axis.size.as_const().is_some_and(|n| n % (16 * copies as i64) == 0);
+        // Of any target.
+        let lanes = if self.packed.is_some() { 64 } else { 16 };
+        let whole = axis.size.as_const().is_some_and(|n| n % (lanes * copies as i64) == 0);
         if !whole {
             if copies > 1 {
                 self.b.open_loop(counter, size, false, Step::Vectors(1));
@@ -508,7 +587,7 @@ impl Lowerer<'_> {
                 self.b.open_if(counter, size);
             }
             let tail = self.b.pure(Op::TailMask, Ty::Mask, Ty::Mask, &[counter, size]);
-            self.along = Some(Along { var: axis.var, counter, end: size, tail, paired: false });
+            self.along = Some(Along { var: axis.var, counter, end: size, tail, paired: false, vectors: 0 });
             self.stage_copies(stage, 1)?;
             self.accumulate(stage, &accumulators, 1)?;
             self.b.close();
@@ -523,6 +602,9 @@ impl Lowerer<'_> {
     /// Whether every access along an axis is a contiguous run of bf16 elements, so that two of them can be handled as the
     /// halves of 32-bit lanes: cheaper to split and to join than elements in their order.
     fn pairs_along(&self, var: Symbol) -> bool {
+        if self.packed.is_some() {
+            return false;
+        }
         let mut any = false;
         let by_row = !self.body.row.is_empty();
         let varying = moved::varying_values(self.body, var, self.uses.len());

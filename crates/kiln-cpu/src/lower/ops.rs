@@ -85,7 +85,10 @@ impl Lowerer<'_> {
         let value = match &inst.kind {
             InstKind::Store { place, value, guard } => return self.store(place, *value, *guard),
             InstKind::StoreTemp(n, value) => return self.store_temp(*n, *value),
-            InstKind::Const(c) => self.constant(*c, dtype),
+            InstKind::Const(c) => match self.packed_type(inst.id) {
+                Some(ty) => self.packed_constant(*c, dtype, ty)?,
+                None => self.constant(*c, dtype),
+            },
             InstKind::Index(e) => {
                 let value = self.index_value(e)?;
                 if dtype == DType::I64 { value } else { self.cast(value, DType::I64, dtype) }
@@ -104,6 +107,12 @@ impl Lowerer<'_> {
             }
             InstKind::Binary(op, a, b) => self.binary_inst(inst, *op, *a, *b)?,
             InstKind::Compare(op, a, b) => self.compare(*op, *a, *b)?,
+            InstKind::Select(c, a, b) if let Some(ty) = self.packed_type(inst.id) => {
+                let (mask, x, y) = (self.value(*c)?, self.value(*a)?, self.value(*b)?);
+                let [m, p, q] = [(mask, DType::Bool), (x, dtype), (y, dtype)].map(|(v, of)| self.as_vector(v, of));
+                let uniform = mask.uniform && x.uniform && y.uniform;
+                Value { held: Representation::Vector(self.b.select(ty, m, p, q)), uniform }
+            }
             InstKind::Select(c, a, b) => self.select(dtype, *c, *a, *b)?,
             InstKind::Cast(a) => {
                 let from = self.dtype_of(*a)?;
@@ -126,7 +135,8 @@ impl Lowerer<'_> {
             InstKind::LoadBlock { .. } => return Err(LowerError::Malformed("quantised blocks outside a product")),
         };
         debug_assert!(
-            !matches!(value.held, Representation::Vector(v) if self.b.ty(v).lane_bytes() != ty.lane_bytes()),
+            self.packed.is_some()
+                || !matches!(value.held, Representation::Vector(v) if self.b.ty(v).lane_bytes() != ty.lane_bytes()),
             "{inst:?}"
         );
         self.define(inst.id, value)

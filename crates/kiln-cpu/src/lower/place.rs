@@ -106,8 +106,11 @@ impl Lowerer<'_> {
             Some((stride, rest)) if stride.is_one() => {
                 let rest = self.scalar_expr(&rest)?;
                 let base = self.advance(base, rest, dtype);
-                let (access, vectors) =
-                    if along.paired { (Access::Pairs, self.copy & !1) } else { (Access::Contiguous, self.copy) };
+                let (access, vectors) = if along.paired {
+                    (Access::Pairs, self.copy & !1)
+                } else {
+                    (Access::Contiguous, along.vectors + self.copy)
+                };
                 let memory = Memory { access, vectors: vectors as u8, ..memory };
                 Ok(Target { base, index: along.counter, memory })
             }
@@ -192,7 +195,25 @@ impl Lowerer<'_> {
         let (guard, guard_uniform) = self.guard(guard)?;
         // Eight-bit floats are decoded from their bytes by vector code.
         let stored = if matches!(memory, DType::F8E4M3 | DType::F8E5M2) { DType::U8 } else { memory };
-        let (memory, stored) = if moved { (DType::I16, DType::I16) } else { (memory, stored) };
+        let is_bool = memory == DType::Bool;
+        let packed = self.packed.filter(|_| moved);
+        let (memory, stored) = match packed {
+            Some(Ty::I8) => (DType::U8, DType::U8),
+            _ if moved => (DType::I16, DType::I16),
+            _ => (memory, stored),
+        };
+        if let Some(ty) = packed
+            && guard.is_some()
+            && self.b.as_const(guard) == Some(0)
+        {
+            return Ok(Value { held: Representation::Vector(self.b.bits(ty, 0)), uniform: true });
+        }
+        if let Some(ty) = packed
+            && let Some(value) = self.load_reversed(base, stored, place, ty)?
+        {
+            let value = if is_bool { self.packed_bool(ty, value) } else { value };
+            return Ok(Value { held: Representation::Vector(value), uniform: false });
+        }
         if !guard.is_some()
             && let Some(value) = self.load_permuted(base, stored, place, read_only)?
         {
@@ -215,7 +236,7 @@ impl Lowerer<'_> {
         };
         // Local memory is overwritten repeatedly.
         let read_only = read_only && transposed.is_none();
-        let ty = Ty::of(stored);
+        let ty = packed.unwrap_or(Ty::of(stored));
         let mut uniform = false;
         let value = if t.memory.access == Access::Single {
             uniform = guard_uniform;
@@ -252,7 +273,11 @@ impl Lowerer<'_> {
             let mask = self.both(guard, self.tail());
             self.emit(Op::Load(t.memory), ty, ty, &[t.base, t.index, mask], read_only)
         };
-        let value = if stored != memory { self.decode_float8(memory, value) } else { value };
+        let value = match packed {
+            Some(ty) if is_bool => self.packed_bool(ty, value),
+            None if stored != memory => self.decode_float8(memory, value),
+            _ => value,
+        };
         Ok(Value { held: Representation::Vector(value), uniform })
     }
 
@@ -284,13 +309,7 @@ impl Lowerer<'_> {
             let before = self.b.add_lanes(start, -1);
             let lowest = self.b.int(IntOp::Add, before, one);
             let forwards = self.emit(Op::Load(memory), ty, ty, &[base, lowest], read_only);
-            let zero = self.b.number(0);
-            let count = self.b.add_lanes(zero, 1);
-            let last = self.b.int(IntOp::Sub, count, one);
-            let last = self.b.pure(Op::Splat, index, index, &[last]);
-            let lanes = self.b.pure(Op::LaneIndex(0), index, index, &[zero]);
-            let order = self.b.sub(index, last, lanes);
-            return Ok(Some(self.b.pure(Op::Permute, ty, ty, &[forwards, order])));
+            return Ok(Some(self.reversed(ty, forwards)));
         }
         let Some(Repeated { number, times, rest }) = repeated(&place.offset, along.var) else { return Ok(None) };
         let quotients = number.floor_div(&times);
@@ -316,6 +335,18 @@ impl Lowerer<'_> {
         let lanes = self.b.sub(Ty::I32, quotients, quotient);
         let lanes = self.b.convert(index, Ty::I32, lanes);
         Ok(Some(self.b.pure(Op::Permute, ty, ty, &[elements, lanes])))
+    }
+
+    /// The lanes of a vector in reverse order.
+    pub(super) fn reversed(&mut self, ty: Ty, v: V) -> V {
+        let index = ty.as_int();
+        let (zero, one) = (self.b.number(0), self.b.number(1));
+        let count = self.b.add_lanes(zero, 1);
+        let last = self.b.int(IntOp::Sub, count, one);
+        let last = self.b.pure(Op::Splat, index, index, &[last]);
+        let lanes = self.b.pure(Op::LaneIndex(0), index, index, &[zero]);
+        let order = self.b.sub(index, last, lanes);
+        self.b.pure(Op::Permute, ty, ty, &[v, order])
     }
 
     /// The address where the guard is true in some lane, else one that may always be read.
@@ -402,7 +433,12 @@ impl Lowerer<'_> {
         let id = value;
         let value = self.value(id)?;
         let moved = self.moved.get(id.0 as usize) == Some(&true);
-        let memory = if moved { DType::I16 } else { memory };
+        let packed = self.packed_type(id);
+        let memory = match packed {
+            Some(Ty::I8) => DType::U8,
+            _ if moved => DType::I16,
+            _ => memory,
+        };
         let mut stored = memory;
         if matches!(memory, DType::F8E4M3 | DType::F8E5M2) {
             stored = DType::U8;
@@ -435,6 +471,7 @@ impl Lowerer<'_> {
             return Ok(());
         }
         let (ty, v) = match value.held {
+            Representation::Vector(v) if let Some(ty) = packed => (ty, v),
             Representation::Narrow(v) if stored == DType::I64 => (Ty::I32, v),
             _ if stored == DType::I64 => (Ty::I64, self.as_wide(value)),
             _ if memory != stored => (Ty::I32, self.encode_float8(memory, value)),

@@ -349,6 +349,8 @@ impl Builder {
             Ty::F64 => value.to_bits(),
             Ty::I32 => value as i32 as u32 as u64,
             Ty::I64 => value as i64 as u64,
+            Ty::I16 => u64::from(value as i16 as u16),
+            Ty::I8 => u64::from(value as i8 as u8),
             Ty::Mask | Ty::Int => (value != 0.0) as u64,
         };
         self.bits(ty, bits)

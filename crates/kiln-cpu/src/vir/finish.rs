@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Eliminates dead instructions and finds out whether 64-bit vectors occur.
+/// Eliminates dead instructions and finds out whether 64-bit vectors, or packed ones, occur.
 pub(super) fn finish(mut insts: Vec<Inst>, types: Vec<Ty>, is_variable: &dyn Fn(V) -> bool) -> Function {
     let mut used = vec![false; types.len()];
     let mut keep = vec![true; insts.len()];
@@ -35,5 +35,6 @@ pub(super) fn finish(mut insts: Vec<Inst>, types: Vec<Ty>, is_variable: &dyn Fn(
         let result = inst.dst.is_some() && types[inst.dst.index()].lane_bytes() == 8;
         result || inst.ty.lane_bytes() == 8 || matches!(inst.op, Op::Convert(from) if from.lane_bytes() == 8)
     });
-    Function { insts, types, wide, local_bytes: 0 }
+    let short = insts.iter().map(|inst| inst.ty.lane_bytes()).find(|bytes| matches!(bytes, 1 | 2));
+    Function { insts, types, wide, packed: short.unwrap_or(0) as u8, local_bytes: 0 }
 }

@@ -13,7 +13,8 @@
 //! *variables* (accumulators and counters), which are assigned again inside loops; that is what carries a value round a loop.
 //!
 //! If a 64-bit vector value occurs anywhere, a vector has `bits / 64` lanes and 32-bit values use registers of half the
-//! width; otherwise it has `bits / 32` lanes.
+//! width; otherwise it has `bits / 32` lanes. A function that only moves elements of one or two bytes has no other vectors than of
+//! those, and as many lanes as fill a register (AVX-512 alone, which has masks for them).
 
 mod builder;
 mod call;
@@ -65,6 +66,10 @@ pub enum Ty {
     I32,
     /// Vector of 64-bit integers.
     I64,
+    /// Vector of elements of two bytes that are moved as they are.
+    I16,
+    /// Vector of bytes that are moved as they are.
+    I8,
     /// One truth value a lane.
     Mask,
     /// A 64-bit scalar.
@@ -77,6 +82,8 @@ impl Ty {
         match self {
             Ty::F32 | Ty::I32 => 4,
             Ty::F64 | Ty::I64 => 8,
+            Ty::I16 => 2,
+            Ty::I8 => 1,
             Ty::Mask | Ty::Int => 0,
         }
     }
@@ -217,6 +224,8 @@ pub enum UnOp {
     AbsInt,
     /// 32-bit lanes: the odd lanes in the even ones before them, zero in the odd ones.
     OddToEven,
+    /// Elements of one or two bytes in reverse order.
+    Reverse,
     /// Opposite of a mask.
     Not,
 }
@@ -406,6 +415,8 @@ pub struct Function {
     pub types: Vec<Ty>,
     /// Whether a 64-bit vector value occurs.
     pub wide: bool,
+    /// Bytes of a lane where vectors are elements that are only moved; 0 elsewhere.
+    pub packed: u8,
     /// Bytes of memory of its own.
     pub local_bytes: u32,
 }
@@ -413,7 +424,10 @@ pub struct Function {
 impl Function {
     /// Lanes of a vector on a machine with vectors of so many bytes.
     pub fn lanes(&self, vector_bytes: usize) -> usize {
-        vector_bytes / if self.wide { 8 } else { 4 }
+        match self.packed {
+            0 => vector_bytes / if self.wide { 8 } else { 4 },
+            bytes => vector_bytes / usize::from(bytes),
+        }
     }
 }
 

@@ -33,6 +33,8 @@ impl Ty {
             Ty::F64 => "f64",
             Ty::I32 => "i32",
             Ty::I64 => "i64",
+            Ty::I16 => "i16",
+            Ty::I8 => "i8",
             Ty::Mask => "mask",
             Ty::Int => "int",
         }

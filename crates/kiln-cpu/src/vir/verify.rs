@@ -168,6 +168,19 @@ fn is_vector(ty: Ty) -> bool {
     ty.lane_bytes() != 0
 }
 
+fn is_packed(ty: Ty) -> bool {
+    matches!(ty, Ty::I16 | Ty::I8)
+}
+
+/// Whether a memory operand is of elements that are moved as they are.
+fn moves(m: Memory, ty: Ty) -> bool {
+    let beside = matches!(m.access, Access::Contiguous | Access::Single);
+    is_packed(ty)
+        && beside
+        && matches!(m.dtype, DType::I16 | DType::U8)
+        && m.dtype.size_in_bits() == 8 * ty.lane_bytes()
+}
+
 const NAMES: [&str; 4] = ["operand a", "operand b", "operand c", "operand d"];
 
 /// The expected type of an operand.
@@ -297,6 +310,8 @@ impl Checker<'_> {
         let such = |valid: bool| if valid { Ok(()) } else { Err(VirRule::NoSuchOp { ty }) };
         let range =
             |what, value: i64, valid: bool| if valid { Ok(()) } else { Err(VirRule::OutOfRange { what, value }) };
+        // Elements that are moved as they are fill a register: no vector has other lanes.
+        such(self.f.packed == 0 || !is_vector(ty) || ty.lane_bytes() == usize::from(self.f.packed))?;
         Ok(Some(match inst.op {
             Op::Loop { .. } | Op::If | Op::End => return Ok(None),
             Op::Arg(n) => {
@@ -387,7 +402,7 @@ impl Checker<'_> {
             }
             Op::Load(m) => {
                 self.memory(m, inst)?;
-                such(alike(ty, Ty::of(m.as_stored().dtype)))?;
+                such(moves(m, ty) || alike(ty, Ty::of(m.as_stored().dtype)))?;
                 // One element fills every lane, and pairs are whole: neither is masked.
                 let wants = [Is(int), index(m), Maybe(mask)];
                 self.args(inst, &wants[..if matches!(m.access, Access::Single | Access::Pairs) { 2 } else { 3 }])?;
@@ -396,7 +411,7 @@ impl Checker<'_> {
             Op::Store(m) => {
                 self.memory(m, inst)?;
                 let widened = m.dtype == DType::I64 && ty == Ty::I32;
-                such(widened || alike(ty, Ty::of(m.as_stored().dtype)))?;
+                such(widened || moves(m, ty) || alike(ty, Ty::of(m.as_stored().dtype)))?;
                 self.args(inst, &[Is(int), index(m), Maybe(mask), Is(ty)])?;
                 if m.access == Access::Pairs && inst.args[2].is_some() {
                     return Err(VirRule::Presence { what: NAMES[2], present: true });
@@ -420,8 +435,9 @@ impl Checker<'_> {
             Op::Un(op) => {
                 such(match op {
                     UnOp::Not => ty == mask,
-                    UnOp::AbsInt => is_vector(ty) && !ty.is_float(),
+                    UnOp::AbsInt => is_vector(ty) && !ty.is_float() && !is_packed(ty),
                     UnOp::OddToEven => ty == Ty::I32,
+                    UnOp::Reverse => is_packed(ty),
                     UnOp::Sqrt | UnOp::Round | UnOp::Floor | UnOp::Ceil | UnOp::Trunc => ty.is_float(),
                 })?;
                 self.args(inst, &[Is(ty)])?;
@@ -520,9 +536,12 @@ fn has_binary(op: BinOp, ty: Ty) -> bool {
     match op {
         _ if ty == Ty::Mask => logic,
         _ if !is_vector(ty) => false,
-        BinOp::Div => ty != Ty::I64,
-        BinOp::Shl | BinOp::Sar | BinOp::Shr => !ty.is_float(),
-        BinOp::MulEven | BinOp::ZipEven | BinOp::MinBytes => ty == Ty::I32,
+        BinOp::Div if !is_packed(ty) => ty != Ty::I64,
+        BinOp::Shl | BinOp::Sar | BinOp::Shr if !is_packed(ty) => !ty.is_float(),
+        BinOp::MinBytes => matches!(ty, Ty::I32 | Ty::I8),
+        // What is only moved is not computed with.
+        _ if is_packed(ty) => false,
+        BinOp::MulEven | BinOp::ZipEven => ty == Ty::I32,
         _ => true,
     }
 }

@@ -1,8 +1,8 @@
 //! Complex numbers as pairs: a tensor of complex numbers is one of floats with a last axis of 2, real part first.
 
 use super::{
-    Built, Emit, add, along_axis, concat, constant_f64, cos, fail, flip, full_like, index_select, iota, mul,
-    mul_scalar, neg, pick, rem, reshape, sin, size_value, slice_axis, stack, sub, transform_axis, unsqueeze,
+    Built, Emit, add, along_axis, constant_f64, cos, fail, full_like, index_select, iota, mul, mul_scalar, pick, rem,
+    reshape, sin, size_value, slice_axis, stack, sub, transform_axis, unsqueeze,
 };
 use crate::{DType, Dim, TypeError};
 use std::f64::consts::TAU;
@@ -242,38 +242,4 @@ fn unit_roots<E: Emit>(e: &mut E, n: &Dim, dtype: DType, sign: f64) -> Result<(E
     let part = super::div(e, &k, &size)?;
     let angle = mul_scalar(e, &part, sign * TAU)?;
     Ok((cos(e, &angle)?, sin(e, &angle)?))
-}
-
-/// The first `n/2 + 1` elements of the [`dft`] of real numbers along an axis of length n; the others are their conjugates.
-#[track_caller]
-pub fn dft_of_real<E: Emit>(e: &mut E, x: &E::Value, axis: usize, forward: bool, factor: f64) -> Built<E> {
-    super::shape::check_axis(e, "dft_of_real", x, axis)?;
-    let half = e.ty(x).shape[axis].floor_div(&Dim::from(2)) + 1;
-    let x = complex_from_real(e, x)?;
-    let y = dft(e, &x, axis, forward, factor)?;
-    slice_axis(e, &y, axis, &Dim::from(0), &half, 1)
-}
-
-/// The [`dft`], of length n along an axis, whose input is given by its first `n/2 + 1` elements, the others being their
-/// conjugates in reverse order, so that the result is real.
-#[track_caller]
-pub fn dft_to_real<E: Emit>(e: &mut E, x: &E::Value, axis: usize, n: &Dim, forward: bool, factor: f64) -> Built<E> {
-    super::shape::check_axis(e, "dft_to_real", x, axis)?;
-    let half = n.floor_div(&Dim::from(2)) + 1;
-    let x = slice_axis(e, x, axis, &Dim::from(0), &half, 1)?;
-    let (real, imaginary) = complex_parts(e, &x)?;
-    // Elements n/2 + 1 … n − 1 are the conjugates of n − (n/2 + 1) … 1.
-    let rest = n - &half;
-    let one = Dim::from(1);
-    let real_rest = slice_axis(e, &real, axis, &one, &rest, 1)?;
-    let real_rest = flip(e, &real_rest, &[axis])?;
-    let imaginary_rest = slice_axis(e, &imaginary, axis, &one, &rest, 1)?;
-    let imaginary_rest = flip(e, &imaginary_rest, &[axis])?;
-    let imaginary_rest = neg(e, &imaginary_rest)?;
-    let real = concat(e, &[real, real_rest], axis)?;
-    let imaginary = concat(e, &[imaginary, imaginary_rest], axis)?;
-    // The imaginary parts of the first and the middle element cancel out of the real part below.
-    let whole = complex(e, &real, &imaginary)?;
-    let y = dft(e, &whole, axis, forward, factor)?;
-    Ok(complex_parts(e, &y)?.0)
 }
