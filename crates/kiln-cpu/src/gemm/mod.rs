@@ -32,6 +32,7 @@ mod kernel;
 mod narrow;
 mod pack;
 mod packed;
+mod packing_kernel;
 mod portable;
 mod quantised;
 pub(crate) mod row;
@@ -51,7 +52,7 @@ mod transpose;
 mod windows;
 mod words;
 
-pub use dense::{Dense, Plan as DensePlan, pack_taps};
+pub use dense::{Dense, Pixels, Plan as DensePlan, interleave, pack_taps};
 pub use depthwise::Depthwise;
 pub use direct::{Direct, Gradient, WindowAxis};
 pub(crate) use few_rows::FewRows;

@@ -69,6 +69,27 @@ macro_rules! write_from {
     };
 }
 
+/// Rounds floats to nearest even, subnormal ones too, which AVX512_BF16 would flush to zero.
+fn round_to_bf16(from: &[f32], to: &mut [bf16]) {
+    #[cfg(target_arch = "x86_64")]
+    if is_x86_feature_detected!("avx512bw") {
+        // SAFETY: the feature is there.
+        return unsafe { round_to_bf16_512(from, to) };
+    }
+    to.convert_from_f32_slice(from);
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512bw")]
+fn round_to_bf16_512(from: &[f32], to: &mut [bf16]) {
+    for (to, from) in to.iter_mut().zip(from) {
+        let bits = from.to_bits();
+        let rounded = bits.wrapping_add(0x7fff + (bits >> 16 & 1)) >> 16;
+        let quiet = bits >> 16 | 0x40;
+        *to = bf16::from_bits(if bits & 0x7fff_ffff > 0x7f80_0000 { quiet } else { rounded } as u16);
+    }
+}
+
 impl Store {
     /// A store with strides in elements. Storage-only types and `bool` take no products.
     pub fn new(data: *mut u8, dtype: DType, row_stride: isize, column_stride: isize) -> Result<Store, GemmError> {
@@ -101,10 +122,7 @@ impl Store {
                         std::slice::from_raw_parts_mut(self.row::<f16>(tile, row), tile.columns)
                             .convert_from_f32_slice(from);
                     }
-                    _ => {
-                        std::slice::from_raw_parts_mut(self.row::<bf16>(tile, row), tile.columns)
-                            .convert_from_f32_slice(from);
-                    }
+                    _ => round_to_bf16(from, std::slice::from_raw_parts_mut(self.row::<bf16>(tile, row), tile.columns)),
                 }
             }
         }

@@ -10,7 +10,7 @@
 //!
 //! Pixels are read where they are, one at a time for all lanes: whatever the order of the image's axes, nothing is unfolded, padded or
 //! packed. Taps that are outside the image are left out of the code, which therefore depends on where a tile touches the border, but not on
-//! the size of images.
+//! the size of images. Where pixels are words of two channels' bf16, so are weights, and one instruction multiplies and adds both.
 
 use super::super::kernel::{Key, cached};
 use super::super::spans::Span;
@@ -30,6 +30,8 @@ pub(in crate::gemm) struct Shape {
     pub(super) x: Span,
     /// Bytes from one pixel to the next.
     pub(super) pixel: i32,
+    /// Whether pixels and weights are words of two channels' bf16.
+    pub(super) pairs: bool,
 }
 
 /// Strides and sizes of a call, in bytes.
@@ -87,6 +89,7 @@ fn generate(shape: &Shape) -> Vec<u8> {
     let tap_bytes = usize::from(shape.panel) * width.bytes();
     let field = |at: usize| Mem::base(LAYOUT).offset(at as i32);
     let x_taps = usize::from(shape.x.taps);
+    let multiply_add = if shape.pairs { ops::VDPBF16PS } else { ops::VFMADD231PS };
 
     let (fresh, ready) = (asm.label(), asm.label());
     asm.load(CHANNELS, field(std::mem::offset_of!(Layout, adds)), crate::asm::Size::Q);
@@ -128,7 +131,7 @@ fn generate(shape: &Shape) -> Vec<u8> {
                     let at = Mem::base(AT).offset(shape.x.offset(c, kx) as i32 * shape.pixel);
                     asm.rm(ops::VBROADCASTSS, width, pixel(used), at);
                     for v in 0..vectors {
-                        asm.rvm(ops::VFMADD231PS, width, acc(r, c, v), pixel(used), weight(v));
+                        asm.rvm(multiply_add, width, acc(r, c, v), pixel(used), weight(v));
                     }
                     used += 1;
                 }

@@ -1,4 +1,5 @@
 use super::*;
+use crate::features::Extension;
 use crate::gemm::{Matrix, Panels};
 use kiln_ir::examples::Random;
 use std::sync::Mutex;
@@ -12,12 +13,12 @@ fn axis(random: &mut Random, most: usize) -> WindowAxis {
     WindowAxis { taps, stride, dilation, start: -(padding as isize), length: length as isize, places, weight_stride: 0 }
 }
 
-/// Images of either order, of sizes that are no multiple of anything, against plain loops.
+/// Images of either order and of any float type, of sizes that are no multiple of anything, against plain loops.
 #[test]
 fn results_are_those_of_plain_loops() {
     let mut random = Random(11);
     for isa in Isa::available().filter(|&isa| isa != Isa::Portable) {
-        for number in 0..150 {
+        for number in 0..300 {
             let (images, groups) = (1 + random.below(2), 1 + random.below(2));
             let (channels, outputs) = (1 + random.below(6), 1 + random.below(70));
             let (y, x) = (axis(&mut random, 12), axis(&mut random, 40));
@@ -33,27 +34,62 @@ fn results_are_those_of_plain_loops() {
             let [image, channel, row, pixel] = strides.map(|n| n as isize);
             let memory = random.small_integers(images * all * height * width);
             let weights = random.small_integers(groups * outputs * channels * taps);
-            let panels = Panels::new(isa, channels * taps, outputs, DType::F32, DType::F32).unwrap();
+            // What all elements are, and how many of them a word has.
+            let pairs = isa == Isa::Avx512 && Extension::get() >= Extension::Bf16;
+            let pixels = match random.below(5) {
+                0 => Pixels::Widened(DType::Bf16),
+                1 => Pixels::Widened(DType::F16),
+                2 if pairs && last && channels % 2 == 0 => Pixels::Pairs,
+                2 | 3 if pairs => Pixels::Interleaved(channels),
+                _ => Pixels::Floats,
+            };
+            let short: Vec<u16> = match pixels {
+                Pixels::Widened(DType::F16) => memory.iter().map(|&v| half::f16::from_f32(v).to_bits()).collect(),
+                _ => memory.iter().map(|&v| half::bf16::from_f32(v).to_bits()).collect(),
+            };
+            let (words, packed_weights) = match pixels.has_pairs() {
+                false => (channels, weights.clone()),
+                true => {
+                    let at = |output: usize, channel: usize, tap: usize| match channel < channels {
+                        true => half::bf16::from_f32(weights[(output * channels + channel) * taps + tap]).to_bits(),
+                        false => 0,
+                    };
+                    let mut words = Vec::new();
+                    for output in 0..groups * outputs {
+                        for (pair, tap) in (0..channels.div_ceil(2)).flat_map(|p| (0..taps).map(move |t| (p, t))) {
+                            let (low, high) = (at(output, 2 * pair, tap), at(output, 2 * pair + 1, tap));
+                            words.push(f32::from_bits(u32::from(low) | u32::from(high) << 16));
+                        }
+                    }
+                    (channels.div_ceil(2), words)
+                }
+            };
+            let panels = Panels::new(isa, words * taps, outputs, DType::F32, DType::F32).unwrap();
             let each = panels.bytes() / size_of::<f32>();
             let packed = Scratch::take::<f32>(groups * each);
             for group in 0..groups {
-                let data = weights[group * outputs * channels * taps..].as_ptr().cast();
-                let matrix =
-                    Matrix { data, dtype: DType::F32, row_stride: 1, column_stride: (channels * taps) as isize };
+                let data = packed_weights[group * outputs * words * taps..].as_ptr().cast();
+                let matrix = Matrix { data, dtype: DType::F32, row_stride: 1, column_stride: (words * taps) as isize };
                 // SAFETY: the weights of a group, and room for its panels.
                 unsafe { panels.pack(&matrix, packed.ptr::<f32>().add(group * each).cast()) };
             }
+            let first = y.start * row + x.start * pixel;
+            let halved = |stride: isize| if pixels == Pixels::Pairs { stride / 2 } else { stride };
             let dense = Dense {
                 isa,
                 threads: 2,
-                image: memory.as_ptr().wrapping_offset(y.start * row + x.start * pixel),
+                image: match pixels {
+                    Pixels::Floats => memory.as_ptr().wrapping_offset(first).cast(),
+                    _ => short.as_ptr().wrapping_offset(first).cast(),
+                },
+                pixels,
                 images,
-                image_stride: image,
-                group_stride: channels as isize * channel,
-                channels,
+                image_stride: halved(image),
+                group_stride: halved(channels as isize * channel),
+                channels: words,
                 channel_stride: channel,
-                row_stride: row,
-                pixel_stride: pixel,
+                row_stride: halved(row),
+                pixel_stride: halved(pixel),
                 weights: packed.ptr(),
                 weight_group: each,
                 groups,
@@ -121,7 +157,8 @@ fn parts_of_the_channels_are_added_up() {
         let dense = Dense {
             isa,
             threads: 1,
-            image: memory.as_ptr(),
+            image: memory.as_ptr().cast(),
+            pixels: Pixels::Floats,
             images: 1,
             image_stride: 0,
             group_stride: 0,
@@ -165,7 +202,8 @@ fn long_rows_are_cut() {
             let dense = Dense {
                 isa,
                 threads,
-                image: memory.as_ptr().wrapping_sub(1),
+                image: memory.as_ptr().wrapping_sub(1).cast(),
+                pixels: Pixels::Floats,
                 images: 1,
                 image_stride: 0,
                 group_stride: 0,

@@ -18,7 +18,7 @@ use super::direct::WindowAxis;
 use super::pack::{Lanes, pack};
 use super::scratch::Scratch;
 use super::source::{Epilogue, Tile};
-use super::spans::{MOST_PLACES, Span, fit, taps_inside, tiles};
+use super::spans::{MOST_PLACES, Span, fit, taps_inside, tiles, under};
 use super::{GemmError, part};
 use crate::features::Isa;
 use crate::pool;
@@ -385,14 +385,6 @@ impl Depthwise {
 fn turned_tile(data: *mut f32, row_stride: usize, channels: Range<usize>, column: usize, columns: usize) -> Tile {
     let (row, rows) = (channels.start, channels.len());
     Tile { data: data.cast(), dtype: DType::F32, row_stride, row, rows, column, columns }
-}
-
-/// The pixels of an image under some places.
-fn under(axis: &WindowAxis, places: &Range<usize>) -> Range<usize> {
-    let first = axis.start + (places.start * axis.stride) as isize;
-    let end = axis.start + ((places.end - 1) * axis.stride + (axis.taps - 1) * axis.dilation) as isize + 1;
-    let inside = |at: isize| at.clamp(0, axis.length.max(0)) as usize;
-    inside(first)..inside(end).max(inside(first))
 }
 
 /// Packed weights that tasks share.
