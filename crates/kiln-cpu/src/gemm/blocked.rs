@@ -144,7 +144,10 @@ impl Unpacked {
             (1, _) => Along::Columns,
             _ => return None,
         };
-        if m.dtype != dtype || !packing_kernel::is_whole(format, along, k) || !packing_kernel::is_possible(format, along) {
+        if m.dtype != dtype
+            || !packing_kernel::is_whole(format, along, k)
+            || !packing_kernel::is_possible(format, along)
+        {
             return None;
         }
         let size = (dtype.size_in_bits() / 8) as isize;

@@ -52,7 +52,7 @@ mod transpose;
 mod windows;
 mod words;
 
-pub use dense::{Dense, Pixels, Plan as DensePlan, interleave, pack_taps};
+pub use dense::{Dense, Pixels, Plan as DensePlan, Runs, interleave, pack_taps};
 pub use depthwise::Depthwise;
 pub use direct::{Direct, Gradient, WindowAxis};
 pub(crate) use few_rows::FewRows;

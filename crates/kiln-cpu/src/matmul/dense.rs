@@ -1,7 +1,9 @@
 //! Products that are convolutions with many results a group: pixels under windows times weights, for all groups at once. What
 //! [`crate::gemm::Dense`] computes from images as they are, whatever the order of their axes and of those of the results.
 
-use super::direct::{GuardParts, Guarded, Numbers, WindowParts, axis, common_divisor, launched, window_parts};
+use super::direct::{
+    FEWEST_LANES, GuardParts, Guarded, Numbers, WindowParts, axis, common_divisor, launched, window_parts,
+};
 use super::fused::Tiles;
 use super::packing::is_used_by_epilogue;
 use super::taps::Taps;
@@ -85,6 +87,8 @@ impl Parts {
         if !weights.guards.is_empty() {
             return None;
         }
+        let pairs = Extension::multiplies_pairs(isa) && [image.dtype, weights.dtype] == [DType::Bf16; 2];
+        let fewest = if swapped && pairs { FEWEST_LANES } else { fewest };
         let outputs = body.n[0].size.clone();
         // One tap: floats side by side, whose results are, too. Everything else is a product like any other.
         let floats = image.dtype == DType::F32 && weights.dtype == DType::F32;
@@ -138,7 +142,8 @@ impl Weights {
             let panels = Panels::new(isa, k, dense.outputs, DType::F32, DType::F32).ok()?;
             let first = known.number(&parts.weights.first.rest).ok()? as isize;
             // Words may begin at any element.
-            let first = if numbers.taps.elements == Pixels::Pairs { (first % 2 == 0).then_some(first / 2)? } else { first };
+            let first =
+                if numbers.taps.elements == Pixels::Pairs { (first % 2 == 0).then_some(first / 2)? } else { first };
             Some(Weights { panels, first, outputs: numbers.weight_output, taps: numbers.taps })
         };
         at(1).filter(|one| kernel.sizes.is_empty() || at(2).as_ref() == Some(one))
@@ -162,6 +167,8 @@ struct Found {
     dense: Dense,
     taps: Taps,
     weight_output: isize,
+    /// Elements from one group's weights to the next group's.
+    weight_group: isize,
 }
 
 impl Parts {
@@ -210,6 +217,7 @@ fn found(
     let (channels, channel_stride) = summed[0];
     let taps = Taps { elements: Pixels::Floats, channels, channel: steps[0], y: along(2, 1), x: along(1, last) };
     let [y, x] = windows.axes;
+    let group = |parts: &WindowParts| known.number(&parts.first.group).map(|n| n as isize);
     let dense = Dense {
         isa,
         threads: 1,
@@ -217,7 +225,7 @@ fn found(
         pixels: Pixels::Floats,
         images: windows.images.0,
         image_stride: windows.images.1,
-        group_stride: 0,
+        group_stride: group(image)?,
         channels,
         channel_stride,
         row_stride: windows.row_stride,
@@ -225,39 +233,37 @@ fn found(
         weights: std::ptr::null(),
         weight_group: 0,
         groups: 1,
+        several: 0,
         outputs: 0,
         y,
         x,
         pixels_first: false,
     };
     let short = summed.iter().map(|axis| axis.0).product::<usize>() < FEWEST_SUMMED;
-    let found = Found { dense, taps, weight_output };
-    let group = |parts: &WindowParts| known.number(&parts.first.group).map(|n| n as isize);
-    let groups = [group(image)?, group(weights)?];
-    Ok((!short).then(|| found.of_elements(image.dtype, weights.dtype, groups)))
+    let found = Found { dense, taps, weight_output, weight_group: group(weights)? };
+    Ok((!short).then(|| found.of_elements(image.dtype, weights.dtype)))
 }
 
 impl Found {
-    /// The same for elements of other types than F32, `groups` from each other in image and weights.
-    fn of_elements(self, image: DType, weights: DType, groups: [isize; 2]) -> Found {
-        let Found { dense, taps, weight_output } = self;
-        let pairs = dense.isa == Isa::Avx512
-            && Extension::get() >= Extension::Bf16
-            && [image, weights] == [DType::Bf16, DType::Bf16];
+    /// The same for elements of other types than F32.
+    fn of_elements(self, image: DType, weights: DType) -> Found {
+        let Found { dense, taps, weight_output, weight_group } = self;
+        let pairs = Extension::multiplies_pairs(dense.isa) && [image, weights] == [DType::Bf16; 2];
         if !pairs {
             let of = |dtype| if dtype == DType::F32 { Pixels::Floats } else { Pixels::Widened(dtype) };
             let (dense, taps) = (Dense { pixels: of(image), ..dense }, Taps { elements: of(weights), ..taps });
-            return Found { dense, taps, weight_output };
+            return Found { dense, taps, weight_output, weight_group };
         }
         let all = dense.channels;
         let even = |strides: &[isize]| all % 2 == 0 && strides.iter().all(|stride| stride % 2 == 0);
         let channels = all.div_ceil(2);
         let in_place = dense.channel_stride == 1
-            && even(&[dense.image_stride, dense.row_stride, dense.pixel_stride, groups[0]]);
+            && even(&[dense.image_stride, dense.group_stride, dense.row_stride, dense.pixel_stride]);
         let dense = match in_place {
             true => Dense {
                 pixels: Pixels::Pairs,
                 image_stride: dense.image_stride / 2,
+                group_stride: dense.group_stride / 2,
                 row_stride: dense.row_stride / 2,
                 pixel_stride: dense.pixel_stride / 2,
                 ..dense
@@ -265,13 +271,37 @@ impl Found {
             false => Dense { pixels: Pixels::Interleaved(all), ..dense },
         };
         let dense = Dense { channels, ..dense };
-        if taps.channel == 1 && even(&[taps.y.1, taps.x.1, weight_output, groups[1]]) {
+        if taps.channel == 1 && even(&[taps.y.1, taps.x.1, weight_output, weight_group]) {
             let half = |(size, stride): (usize, isize)| (size, stride / 2);
             let taps = Taps { elements: Pixels::Pairs, channels, y: half(taps.y), x: half(taps.x), ..taps };
-            return Found { dense, taps, weight_output: weight_output / 2 };
+            return Found { dense, taps, weight_output: weight_output / 2, weight_group: weight_group / 2 };
         }
         let taps = Taps { elements: Pixels::Interleaved(all), channels, ..taps };
-        Found { dense, taps, weight_output }
+        Found { dense, taps, weight_output, weight_group }
+    }
+
+    /// The same with the results of several groups in a vector, where a group has fewer and as many channels, all side by side.
+    fn with_several_groups(mut self) -> Found {
+        let lanes = Dense::vector_of(self.dense.isa);
+        let dense = &mut self.dense;
+        // Channels of a word.
+        let each = if dense.pixels == Pixels::Pairs { 2 } else { 1 };
+        let (outputs, channels) = (dense.outputs, dense.channels);
+        let side_by_side = dense.channel_stride == 1
+            && dense.group_stride == channels as isize
+            && self.weight_group == outputs as isize * self.weight_output;
+        let fits = outputs == channels * each && outputs < lanes && lanes.is_multiple_of(outputs.max(1));
+        let in_place = matches!(dense.pixels, Pixels::Floats | Pixels::Pairs);
+        if !in_place || !side_by_side || !fits || (dense.groups * outputs) % lanes != 0 {
+            return self;
+        }
+        dense.several = outputs;
+        dense.groups = dense.groups * outputs / lanes;
+        dense.outputs = lanes;
+        dense.channel_stride = 0;
+        dense.group_stride = (lanes / each) as isize;
+        self.weight_group = lanes as isize * self.weight_output;
+        self
     }
 }
 
@@ -433,8 +463,8 @@ impl Convolution for DenseConvolution {
         let weights = match self.packed {
             true => buffers[self.weights.buffer].ptr.cast::<f32>().cast_const(),
             false => {
-                let (from, group_stride) = (at(&self.weights)?, number(&self.weights.first.group)?);
-                let group_bytes = group_stride * (self.weights.dtype.size_in_bits() / 8) as isize;
+                let from = at(&self.weights)?;
+                let group_bytes = found.weight_group * found.taps.elements.size() as isize;
                 for group in 0..groups {
                     let from = from.wrapping_offset(group as isize * group_bytes);
                     let to = scratch.ptr::<f32>().wrapping_add(group * each);
@@ -447,7 +477,6 @@ impl Convolution for DenseConvolution {
         let dense = Dense {
             threads,
             image: at(&self.image)?,
-            group_stride: number(&self.image.first.group)? / if found.dense.pixels == Pixels::Pairs { 2 } else { 1 },
             weights,
             weight_group: each,
             pixels_first: self.pixels_first,
@@ -484,10 +513,11 @@ fn prepared(
 ) -> Result<Option<Prepared>, LaunchError> {
     let Some(mut found) = found(isa, image, weights, known)? else { return Ok(None) };
     found.dense = Dense { isa, groups: known.size(groups)?, outputs: known.size(outputs)?, ..found.dense };
-    let (k, outputs) = (found.dense.channels * found.taps.count(), found.dense.outputs);
     if !is_for(&found.dense, fewest) {
         return Ok(None);
     }
+    let found = found.with_several_groups();
+    let (k, outputs) = (found.dense.channels * found.taps.count(), found.dense.outputs);
     let failed = |error: GemmError| LaunchError::Device { code: 0, message: error.to_string() };
     let panels = Panels::new(isa, k, outputs, DType::F32, DType::F32).map_err(failed)?;
     Ok(found.dense.plan().map_err(failed)?.map(|plan| Prepared { found, panels, plan }))

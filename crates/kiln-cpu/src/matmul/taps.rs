@@ -1,6 +1,6 @@
 //! Weights of a dense convolution in memory, and how they become panels.
 
-use crate::gemm::{Matrix, Panels, Pixels, Scratch, interleave, pack_taps};
+use crate::gemm::{Matrix, Panels, Pixels, Runs, Scratch, interleave, pack_taps};
 use crate::pool;
 use half::{bf16, f16};
 use kiln_ir::DType;
@@ -75,9 +75,18 @@ impl Taps {
         let (sum, taps) = (self.channels * self.count(), self.count());
         let words = Scratch::take::<u32>(results * sum);
         let (source, target) = (from as usize, words.ptr::<u32>() as usize);
+        let even = self.elements == Pixels::Interleaved(2 * self.channels)
+            && self.step() == Some(1)
+            && self.channel == taps as isize;
+        let runs = even.then(|| Runs::new(taps)).flatten();
         pool::run(results.div_ceil(TASK_OUTPUTS), pool::threads(), &|task| {
             for result in task * TASK_OUTPUTS..results.min((task + 1) * TASK_OUTPUTS) {
                 let first = (source as *const u16).wrapping_offset(result as isize * outputs);
+                if let Some(runs) = &runs {
+                    // SAFETY: the weights of a result follow each other; there is room for all words.
+                    unsafe { runs.interleave(first, self.channels, (target as *mut u32).wrapping_add(result * sum)) };
+                    continue;
+                }
                 for channel in 0..self.channels {
                     let to = (target as *mut u32).wrapping_add(result * sum + channel * taps);
                     // SAFETY: the caller's promise; there is room for all words.
@@ -97,9 +106,7 @@ impl Taps {
         };
         for row in 0..rows {
             let to = to.wrapping_add(row * run);
-            let at = |channel: usize| {
-                first.wrapping_offset(channel as isize * self.channel + row as isize * self.y.1)
-            };
+            let at = |channel: usize| first.wrapping_offset(channel as isize * self.channel + row as isize * self.y.1);
             match self.elements {
                 Pixels::Interleaved(all) => {
                     let high = (2 * channel + 1 < all).then(|| at(2 * channel + 1));

@@ -27,8 +27,8 @@ use crate::pool;
 pub(in crate::gemm) use kernel::Shape;
 use kernel::{DenseFn, Layout, most_pixels};
 use kiln_ir::DType;
+pub use stage::{Pixels, Runs, interleave};
 use std::ops::Range;
-pub use stage::{Pixels, interleave};
 pub use weights::pack_taps;
 
 /// Bytes of results that go to the epilogue at once.
@@ -74,8 +74,10 @@ pub struct Dense {
     pub weights: *const f32,
     /// Elements from one group's panels to the next group's.
     pub weight_group: usize,
-    /// Groups.
+    /// Groups, or vectors of them.
     pub groups: usize,
+    /// Zero, or the results and the channels of each of the groups that a vector's lanes are: floats side by side.
+    pub several: usize,
     /// Results of a group.
     pub outputs: usize,
     /// Rows.
@@ -117,7 +119,12 @@ impl Dense {
     }
 
     fn vector(&self) -> usize {
-        Dense::panel_width(self.isa) / VECTORS
+        Dense::vector_of(self.isa)
+    }
+
+    /// Results of a vector.
+    pub fn vector_of(isa: Isa) -> usize {
+        Dense::panel_width(isa) / VECTORS
     }
 
     /// Whether there is code for it.
@@ -137,6 +144,7 @@ impl Dense {
         let taps = self.y.taps * self.x.taps;
         let width = Dense::panel_width(self.isa);
         let pixel = if self.pixels.is_staged() { 1 } else { self.pixel_stride };
+        let several = self.several as u8;
         let (pixel, pairs) = ((pixel * size_of::<f32>() as isize) as i32, self.pixels.has_pairs());
         let most = most_pixels(self.isa, VECTORS);
         let columns = self.x.places.div_ceil(self.x.places.div_ceil(most.min(MOST_PLACES)));
@@ -149,7 +157,7 @@ impl Dense {
         for (vectors, codes) in codes.iter_mut().enumerate().filter(|&(vectors, _)| needed[vectors]) {
             for (&y, &x) in row_spans.iter().flat_map(|y| column_spans.iter().map(move |x| (y, x))) {
                 let (vectors, panel) = (vectors as u8 + 1, VECTORS as u8);
-                codes.push(kernel::get(Shape { isa: self.isa, vectors, panel, y, x, pixel, pairs })?);
+                codes.push(kernel::get(Shape { isa: self.isa, vectors, panel, y, x, pixel, pairs, several })?);
             }
         }
         let is_one_row = self.y.places == 1;
@@ -264,9 +272,7 @@ impl Dense {
                         );
                         let to = ((row.start - y.start) * x.len() + column.start - x.start) * width;
                         // SAFETY: the code reads pixels inside the image and whole panels, and writes pixels of the block.
-                        unsafe {
-                            code(at.wrapping_offset(skipped), weights, results.ptr::<f32>().add(to), &layout)
-                        };
+                        unsafe { code(at.wrapping_offset(skipped), weights, results.ptr::<f32>().add(to), &layout) };
                     }
                 }
                 // The block's places follow each other: whole rows, or a part of one.

@@ -94,8 +94,7 @@ impl Dense {
     unsafe fn stage(&self, from: *const u8, count: usize, to: *mut f32) {
         match self.pixels {
             Pixels::Widened(dtype) => {
-                let from =
-                    Lanes { data: from, dtype, lane_stride: self.pixel_stride, k_stride: self.channel_stride };
+                let from = Lanes { data: from, dtype, lane_stride: self.pixel_stride, k_stride: self.channel_stride };
                 // SAFETY: the caller's promise.
                 unsafe { pack::<f32>(self.isa, &from, 0..count, count, 0..self.channels, to) };
             }
@@ -122,6 +121,14 @@ pub unsafe fn interleave(low: *const u16, high: Option<*const u16>, stride: isiz
         // SAFETY: the features are there; the rest is the caller's promise.
         return unsafe { interleave_512(low, high, count, to) };
     }
+    if high == Some(low.wrapping_add(1)) {
+        // Channels side by side are a word in memory.
+        for i in 0..count {
+            // SAFETY: the caller's promise.
+            unsafe { to.add(i).write(low.offset(i as isize * stride).cast::<u32>().read_unaligned()) };
+        }
+        return;
+    }
     for i in 0..count {
         // SAFETY: the caller's promise.
         unsafe {
@@ -145,6 +152,79 @@ unsafe fn interleave_512(low: *const u16, high: Option<*const u16>, count: usize
                 None => load(low),
             };
             _mm512_mask_storeu_epi32(to.add(i).cast(), mask, words);
+        }
+    }
+}
+
+/// Words of pairs of runs that follow each other, each of so many elements: the elements of the second run of a pair in the high halves.
+pub struct Runs {
+    run: usize,
+    /// For each element of a run that sixteen words may begin with: where their halves are, from the pair's first element.
+    orders: Vec<[u16; 32]>,
+}
+
+impl Runs {
+    /// The longest run of which two vectors hold all elements of sixteen words.
+    const LONGEST: usize = 16;
+
+    /// `None` where there is no code for it.
+    pub fn new(run: usize) -> Option<Runs> {
+        if !(1..=Runs::LONGEST).contains(&run) || !has_permutations() {
+            return None;
+        }
+        let order = |phase: usize| {
+            let mut order = [0; 32];
+            for (word, halves) in order.chunks_exact_mut(2).enumerate() {
+                let low = 2 * run * ((phase + word) / run) + (phase + word) % run;
+                (halves[0], halves[1]) = (low as u16, (low + run) as u16);
+            }
+            order
+        };
+        Some(Runs { run, orders: (0..run).map(order).collect() })
+    }
+
+    /// Writes the words of so many pairs.
+    ///
+    /// # Safety
+    /// The runs of all pairs must be readable, and their words writable.
+    pub unsafe fn interleave(&self, from: *const u16, pairs: usize, to: *mut u32) {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: `new` found the features; the rest is the caller's promise.
+        unsafe {
+            runs_512(self, from, pairs, to);
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = (from, pairs, to, self.run, &self.orders);
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+fn has_permutations() -> bool {
+    is_x86_feature_detected!("avx512bw")
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn has_permutations() -> bool {
+    false
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512bw")]
+unsafe fn runs_512(runs: &Runs, from: *const u16, pairs: usize, to: *mut u32) {
+    use std::arch::x86_64::*;
+    let (words, all) = (pairs * runs.run, 2 * pairs * runs.run);
+    for word in (0..words).step_by(16) {
+        let first = 2 * runs.run * (word / runs.run);
+        let below = |count: usize| if count >= 32 { !0 } else { (1u32 << count) - 1 };
+        let (near, far) = (below(all - first), below(all.saturating_sub(first + 32)));
+        let stored: __mmask16 = if words - word >= 16 { !0 } else { (1 << (words - word)) - 1 };
+        // SAFETY: elements and words of the pairs alone are touched.
+        unsafe {
+            let order = _mm512_loadu_si512(runs.orders[word % runs.run].as_ptr().cast());
+            let low = _mm512_maskz_loadu_epi16(near, from.wrapping_add(first).cast());
+            let high = _mm512_maskz_loadu_epi16(far, from.wrapping_add(first + 32).cast());
+            let words = _mm512_permutex2var_epi16(low, order, high);
+            _mm512_mask_storeu_epi32(to.add(word).cast(), stored, words);
         }
     }
 }

@@ -93,6 +93,7 @@ fn results_are_those_of_plain_loops() {
                 weights: packed.ptr(),
                 weight_group: each,
                 groups,
+                several: 0,
                 outputs,
                 y,
                 x,
@@ -169,6 +170,7 @@ fn parts_of_the_channels_are_added_up() {
             weights: weights.as_ptr(),
             weight_group: 0,
             groups: 1,
+            several: 0,
             outputs: width,
             y: WindowAxis { length: 1, places: 1, ..line },
             x: line,
@@ -214,6 +216,7 @@ fn long_rows_are_cut() {
                 weights: weights.as_ptr(),
                 weight_group: 0,
                 groups: 1,
+                several: 0,
                 outputs: width,
                 y: line,
                 x,
@@ -242,6 +245,81 @@ fn long_rows_are_cut() {
             assert!(unsafe { dense.run(&check) }.unwrap());
             assert_eq!(seen.into_inner(), length * width);
             assert!(tiles.into_inner() > 4);
+        }
+    }
+}
+
+/// Groups of as many channels as results, side by side, of which a vector has several.
+#[test]
+fn groups_share_vectors() {
+    let mut random = Random(17);
+    for isa in Isa::available().filter(|&isa| isa != Isa::Portable) {
+        let lanes = Dense::vector_of(isa);
+        for each in [2, 4, 8].into_iter().filter(|&each| each < lanes) {
+            let (all, height, width) = (2 * lanes, 1 + random.below(6), 1 + random.below(19));
+            let axis = |length: usize| WindowAxis {
+                taps: 3,
+                stride: 1,
+                dilation: 1,
+                start: -1,
+                length: length as isize,
+                places: length,
+                weight_stride: 0,
+            };
+            let memory = random.small_integers(height * width * all);
+            let weights = random.small_integers(all * each * 9);
+            let panels = Panels::new(isa, each * 9, lanes, DType::F32, DType::F32).unwrap();
+            let size = panels.bytes() / size_of::<f32>();
+            let packed = Scratch::take::<f32>(2 * size);
+            for vector in 0..2 {
+                let data = weights[vector * lanes * each * 9..].as_ptr().cast();
+                let matrix = Matrix { data, dtype: DType::F32, row_stride: 1, column_stride: (each * 9) as isize };
+                // SAFETY: the weights of a vector, and room for its panels.
+                unsafe { panels.pack(&matrix, packed.ptr::<f32>().add(vector * size).cast()) };
+            }
+            let dense = Dense {
+                isa,
+                threads: 2,
+                image: memory.as_ptr().wrapping_sub((width + 1) * all).cast(),
+                pixels: Pixels::Floats,
+                images: 1,
+                image_stride: 0,
+                group_stride: lanes as isize,
+                channels: each,
+                channel_stride: 0,
+                row_stride: (width * all) as isize,
+                pixel_stride: all as isize,
+                weights: packed.ptr(),
+                weight_group: size,
+                groups: 2,
+                several: each,
+                outputs: lanes,
+                y: axis(height),
+                x: axis(width),
+                pixels_first: true,
+            };
+            let seen = AtomicUsize::new(0);
+            let check = |tile: Tile| {
+                for (r, c) in (0..tile.rows).flat_map(|r| (0..tile.columns).map(move |c| (r, c))) {
+                    let (place, output) = (tile.row + r, tile.column + c);
+                    let (py, px) = (place / width, place % width);
+                    let mut sum = 0.0;
+                    for k in 0..each * 9 {
+                        let (channel, ky, kx) = (output / each * each + k / 9, k % 9 / 3, k % 3);
+                        let (iy, ix) = ((py + ky).wrapping_sub(1), (px + kx).wrapping_sub(1));
+                        if iy < height && ix < width {
+                            sum += memory[(iy * width + ix) * all + channel] * weights[output * each * 9 + k];
+                        }
+                    }
+                    // SAFETY: an element of the tile.
+                    let got = unsafe { *tile.data.cast::<f32>().add(r * tile.row_stride + c) };
+                    assert_eq!(got, sum, "{isa:?} {each}: result {output} of {place}");
+                }
+                seen.fetch_add(tile.rows * tile.columns, Ordering::Relaxed);
+            };
+            // SAFETY: everything is in memory; what is outside the image is not read.
+            assert!(unsafe { dense.run(&check) }.unwrap());
+            assert_eq!(seen.into_inner(), all * height * width);
         }
     }
 }
