@@ -11,12 +11,13 @@
 
 use super::ahead::Ahead;
 use super::kernel::{self, Format, MicroFn, OFFSET, Shape};
-use super::pack::{Accumulator, Convert, Lanes, fill_rows, pack};
+use super::pack::{Accumulator, Convert, Lanes, fill_rows, pack, subtract};
 use super::packing_kernel::{self, Along, PackingFn, PackingShape};
 use super::scratch::Scratch;
 use super::shares::Shares;
 use super::source::{Epilogue, Matrix, Operand, SharedOperand, Tile};
 use super::tiles::{self, Piece};
+use super::unpacked::Unpacked;
 use super::words::{self, Short, Words, pack_tiles, pack_words};
 use super::{Gemm, GemmError, PackedB, part, portable, small, windows};
 use crate::features::{Isa, detect};
@@ -122,50 +123,6 @@ struct Kernels {
     configure: Option<(MicroFn, MicroFn)>,
     /// The same two, packing B.
     packing: Option<[PackingFn; 2]>,
-}
-
-/// A B in memory that kernels pack themselves.
-#[derive(Clone, Copy)]
-struct Unpacked {
-    along: Along,
-    data: *const u8,
-    /// Bytes from one row to the next, and from one column to the next.
-    row: isize,
-    column: isize,
-}
-
-impl Unpacked {
-    /// `None` for operands that are packed by other code.
-    fn of(isa: Isa, format: Option<Format>, k: usize, b: &Operand<'_>) -> Option<Unpacked> {
-        let (Operand::Strided(m), Some(format), Isa::Avx512) = (b, format, isa) else { return None };
-        let dtype = format.words().map_or(DType::F32, Words::dtype);
-        let along = match (m.row_stride, m.column_stride) {
-            (_, 1) => Along::Rows,
-            (1, _) => Along::Columns,
-            _ => return None,
-        };
-        if m.dtype != dtype
-            || !packing_kernel::is_whole(format, along, k)
-            || !packing_kernel::is_possible(format, along)
-        {
-            return None;
-        }
-        let size = (dtype.size_in_bits() / 8) as isize;
-        Some(Unpacked { along, data: m.data, row: m.row_stride * size, column: m.column_stride * size })
-    }
-
-    /// Bytes from one row or column to the next.
-    fn stride(&self) -> isize {
-        match self.along {
-            Along::Rows => self.row,
-            Along::Columns => self.column,
-        }
-    }
-
-    /// An element.
-    fn at(&self, k: usize, column: usize) -> *const u8 {
-        self.data.wrapping_offset(k as isize * self.row + column as isize * self.column)
-    }
 }
 
 /// How K is split into the units of a panel's format.
@@ -901,8 +858,7 @@ where
                         let width = column_panels.len() * nr;
                         let excess = std::slice::from_raw_parts(excess.ptr::<T>(), width);
                         for row in 0..panel_rows.len() {
-                            let sums = std::slice::from_raw_parts_mut(c.add(row * stride), width);
-                            sums.iter_mut().zip(excess).for_each(|(sum, excess)| *sum = sum.less(*excess));
+                            subtract(std::slice::from_raw_parts_mut(c.add(row * stride), width), excess);
                         }
                     }
                     if apart.is_some() {

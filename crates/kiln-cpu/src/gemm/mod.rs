@@ -10,6 +10,7 @@
 //!     │  B of quantised blocks           ──▶ in bytes, or the same two ways unpacked in registers or panels  (`quantised`)
 //!     │  else, or B packed               ──▶ blocked  panels packed per cache block           (`blocked`, `pack`)
 //!     │     bf16, bytes: several k in a word, multiplied at once by vectors or tiles          (`words`, `tiles`)
+//!     │     B in memory: packed by the kernels of the first row panel as they multiply        (`packing_kernel`)
 //!     ▼
 //!  Tile of accumulators, still in cache ──▶ Epilogue (fused code, or `Store`)
 //! ```
@@ -49,6 +50,7 @@ mod sweep;
 mod tests;
 mod tiles;
 mod transpose;
+mod unpacked;
 mod windows;
 mod words;
 

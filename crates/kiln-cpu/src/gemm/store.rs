@@ -25,9 +25,10 @@ impl Epilogue for Store {
         // SAFETY: the tile is valid, and the caller of the product guarantees the memory behind `self`.
         unsafe {
             match tile.dtype {
-                DType::F64 => self.write_f64(&tile),
-                DType::I32 => self.write_i32(&tile),
-                DType::I64 => self.write_i64(&tile),
+                DType::F64 if !self.copies::<f64>(&tile) => self.write_f64(&tile),
+                DType::I32 if !self.copies::<i32>(&tile) => self.write_i32(&tile),
+                DType::I64 if !self.copies::<i64>(&tile) => self.write_i64(&tile),
+                DType::F64 | DType::I32 | DType::I64 => {}
                 _ => self.write_f32(&tile),
             }
         }
@@ -103,6 +104,19 @@ impl Store {
         let offset = (tile.row + row) as isize * self.row_stride + tile.column as isize * self.column_stride;
         // SAFETY: an element of the result.
         unsafe { self.data.cast::<T>().offset(offset) }
+    }
+
+    /// Copies rows of accumulators that are stored as they are, side by side; false where they are not.
+    unsafe fn copies<T>(&self, tile: &Tile) -> bool {
+        let same = self.dtype == tile.dtype && self.column_stride == 1;
+        for row in (0..tile.rows).filter(|_| same) {
+            // SAFETY: the tile's rows hold `columns` accumulators, and so do the result's.
+            unsafe {
+                let from = tile.data.cast::<T>().add(row * tile.row_stride);
+                std::ptr::copy_nonoverlapping(from, self.row::<T>(tile, row), tile.columns);
+            }
+        }
+        same
     }
 
     unsafe fn write_f32(&self, tile: &Tile) {

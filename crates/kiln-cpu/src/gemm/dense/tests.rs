@@ -323,3 +323,42 @@ fn groups_share_vectors() {
         }
     }
 }
+
+/// Weights whose channels, taps (either way) or neither follow each other, one by one.
+#[test]
+fn weights_of_any_order_are_packed() {
+    let mut random = Random(19);
+    for isa in Isa::available().filter(|&isa| isa != Isa::Portable) {
+        for (outputs, channels) in [(1, 1), (5, 3), (33, 20), (70, 37)] {
+            let (y, x) = (3usize, 2usize);
+            let (o, c, t) = (outputs as isize, channels as isize, (y * x) as isize);
+            // Strides of result, channel, row and column of taps, and where the first weight is.
+            let orders = [
+                ([c * t, t, 2, 1], 0),
+                ([c * t, t, -2, -1], t - 1),
+                ([c * t, 1, 2 * c, c], 0),
+                ([c * t, 1, -2 * c, -c], (t - 1) * c),
+                ([1, o * t, 2 * o, o], 0),
+            ];
+            for ([output, channel, row, column], first) in orders {
+                let memory = random.small_integers(outputs * channels * y * x);
+                let panels = Panels::new(isa, channels * y * x, outputs, DType::F32, DType::F32).unwrap();
+                let packed = Scratch::take::<f32>(panels.bytes() / size_of::<f32>());
+                let from = memory.as_ptr().wrapping_offset(first);
+                // SAFETY: all weights are in memory, and there is room for the panels.
+                unsafe {
+                    pack_taps(&panels, from, output, (channels, channel), (y, row), (x, column), packed.ptr());
+                }
+                let width = Dense::panel_width(isa);
+                for (n, k) in (0..outputs).flat_map(|n| (0..channels * y * x).map(move |k| (n, k))) {
+                    let [ch, ky, kx] = [k / (y * x), k % (y * x) / x, k % x].map(|i| i as isize);
+                    let at = first + n as isize * output + ch * channel + ky * row + kx * column;
+                    let place = (n / width * channels * y * x + k) * width + n % width;
+                    // SAFETY: a weight of the panels.
+                    let got = unsafe { *packed.ptr::<f32>().add(place) };
+                    assert_eq!(got, memory[at as usize], "{isa:?} {outputs} {channels} {channel}: {n}, {k}");
+                }
+            }
+        }
+    }
+}
