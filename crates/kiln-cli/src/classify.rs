@@ -20,7 +20,7 @@ Examples:
   kiln classify resnet-50 cat.png        random weights, for a look at speed
 
 Networks: ViT, DeiT, ResNet (ResNeXt, SE, wide), MobileNetV2 and V3, EfficientNet (and V2), ConvNeXt (and V2).
-With random weights: resnet-18, resnet-50, resnext-50, mobilenet-v2, mobilenet-v3-large, efficientnet-b0, convnext-tiny.";
+With random weights: resnet-18, resnet-50, resnext-50, regnety-008, mobilenet-v2, mobilenet-v3-large, efficientnet-b0, convnext-tiny.";
 
 /// Options of `kiln classify`.
 #[derive(clap::Args)]

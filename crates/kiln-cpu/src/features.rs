@@ -90,6 +90,11 @@ impl Isa {
 }
 
 impl Extension {
+    /// Whether code for a target multiplies pairs of bf16.
+    pub fn multiplies_pairs(isa: Isa) -> bool {
+        isa == Isa::Avx512 && Extension::get() >= Extension::Bf16
+    }
+
     /// What products of short elements use: as much as `KILN_CPU_ISA` names, otherwise all there is up to AVX512_BF16.
     pub fn get() -> Extension {
         enabled().extension

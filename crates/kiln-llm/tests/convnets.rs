@@ -30,7 +30,7 @@ fn networks_give_what_timm_and_transformers_give() {
     let mut folders: Vec<PathBuf> =
         std::fs::read_dir(reference("convnets")).unwrap().map(|entry| entry.unwrap().path()).collect();
     folders.sort();
-    assert_eq!(folders.len(), 18);
+    assert_eq!(folders.len(), 19);
     for folder in folders {
         let name = folder.display();
         let ways = [None, Some(Options::default()), ClassifierOptions::default().compile];

@@ -538,6 +538,7 @@ ops! {
     VPERMI2PS RVM (2, 1, 0x77) (N, 0) Full 4 7 "vpermi2ps";
     VPERMI2PD RVM (2, 1, 0x77) (N, 1) Full 8 7 "vpermi2pd";
     VPERMI2W RVM (2, 1, 0x75) (N, 1) Full 0 7 "vpermi2w";
+    VPERMI2B RVM (2, 1, 0x75) (N, 0) Full 0 7 "vpermi2b";
     VPERMT2D RVM (2, 1, 0x7e) (N, 0) Full 4 7 "vpermt2d";
     VPERMT2Q RVM (2, 1, 0x7e) (N, 1) Full 8 7 "vpermt2q";
     VPERMT2PS RVM (2, 1, 0x7f) (N, 0) Full 4 7 "vpermt2ps";

@@ -11,11 +11,13 @@
 
 use super::ahead::Ahead;
 use super::kernel::{self, Format, MicroFn, OFFSET, Shape};
-use super::pack::{Accumulator, Convert, Lanes, fill_rows, pack};
+use super::pack::{Accumulator, Convert, Lanes, fill_rows, pack, subtract};
+use super::packing_kernel::{self, Along, PackingFn, PackingShape};
 use super::scratch::Scratch;
 use super::shares::Shares;
 use super::source::{Epilogue, Matrix, Operand, SharedOperand, Tile};
 use super::tiles::{self, Piece};
+use super::unpacked::Unpacked;
 use super::words::{self, Short, Words, pack_tiles, pack_words};
 use super::{Gemm, GemmError, PackedB, part, portable, small, windows};
 use crate::features::{Isa, detect};
@@ -84,7 +86,7 @@ impl Tiling {
         Tiling { format, mr, ..self }
     }
 
-    fn kernels<T: Accumulator>(&self, mr: usize) -> Result<Kernels, GemmError> {
+    fn kernels<T: Accumulator>(&self, mr: usize, along: Option<Along>) -> Result<Kernels, GemmError> {
         let get = |accumulate| match self.format {
             None => Ok(portable::get::<T>(mr, accumulate)),
             Some(format) if format.in_tiles() => {
@@ -98,7 +100,17 @@ impl Tiling {
             }
             _ => None,
         };
-        Ok(Kernels { first: get(false)?, more: get(true)?, configure })
+        let packing = match (self.format, along.filter(|&along| mr <= packing_kernel::max_rows(along))) {
+            (Some(format), Some(along)) => {
+                let get = |accumulate| {
+                    let shape = Shape { isa: self.isa, format, mr, nv: 2, accumulate };
+                    packing_kernel::get(PackingShape { shape, along })
+                };
+                Some([get(false)?, get(true)?])
+            }
+            _ => None,
+        };
+        Ok(Kernels { first: get(false)?, more: get(true)?, configure, packing })
     }
 }
 
@@ -109,6 +121,8 @@ struct Kernels {
     more: MicroFn,
     /// Code to run before and after kernels that use tile registers.
     configure: Option<(MicroFn, MicroFn)>,
+    /// The same two, packing B.
+    packing: Option<[PackingFn; 2]>,
 }
 
 /// How K is split into the units of a panel's format.
@@ -147,7 +161,7 @@ impl Units {
 /// The source of B's panels.
 enum PanelSource<'a> {
     Packed(&'a PackedB),
-    Pack(&'a Operand<'a>),
+    Pack(&'a Operand<'a>, Option<Unpacked>),
     /// All columns of the chunk, packed by all threads.
     Shared(*const u8),
 }
@@ -200,15 +214,21 @@ where
     u8: Convert<T>,
 {
     let tiling = Tiling::new(gemm.isa, gemm.acc)?;
-    let (panels, format) = match b {
-        Operand::Packed(packed) => (PanelSource::Packed(packed), packed.format()),
-        _ => (PanelSource::Pack(b), tiling.format),
-    };
-    let format = words::format(gemm, a, b).or(format);
+    let format = words::format(gemm, a, b).or(match b {
+        Operand::Packed(packed) => packed.format(),
+        _ => tiling.format,
+    });
     let tiling = tiling.of(format);
+    let unpacked = Unpacked::of(gemm.isa, format, gemm.k, b);
+    let panels = match b {
+        Operand::Packed(packed) => PanelSource::Packed(packed),
+        _ => PanelSource::Pack(b, unpacked),
+    };
     let units = Units::new::<T>(format, gemm.k);
     let grain = match b {
         Operand::Columns(source) => source.grain(),
+        // The same sums whether it was packed before or not.
+        Operand::Strided(_) | Operand::Packed(_) if !units.tiles => packing_kernel::grain(units.all),
         _ => 1,
     };
     let chunks = gemm.k.div_ceil(K_CHUNK).max(1);
@@ -226,10 +246,11 @@ where
     let shared = shares.then(|| Scratch::take::<u8>(padded(gemm.n, tiling.nr) * chunk_len * units.b_bytes));
     // A small product takes no longer than a few lookups: none is made twice, or for nothing.
     let highest = gemm.m.clamp(1, tiling.mr);
-    let highest = (highest, tiling.kernels::<T>(highest)?);
+    let along = unpacked.map(|unpacked| unpacked.along);
+    let highest = (highest, tiling.kernels::<T>(highest, along)?);
     let kernels_of = |rows: usize| match rows == highest.0 {
         true => Ok(highest),
-        false => Ok::<_, GemmError>((rows, tiling.kernels::<T>(rows)?)),
+        false => Ok::<_, GemmError>((rows, tiling.kernels::<T>(rows, along)?)),
     };
     let one_row = if format == Some(Format::I8Dot) { kernels_of(1)?.1 } else { highest.1 };
     let mut block = Block {
@@ -312,6 +333,16 @@ where
             true => panel * self.tiling.mr..self.rows.len().min((panel + 1) * self.tiling.mr),
             false => part(self.rows.len(), self.row_panels, panel),
         }
+    }
+
+    fn kernels_of(&self, panel: usize) -> Kernels {
+        self.kernels[usize::from(self.panel_rows(panel).len() != self.kernels[0].0)].1
+    }
+
+    /// A B in memory and the kernels that pack it for a row panel, where there are such.
+    fn packs_first(&self, panel: usize) -> Option<(Unpacked, [PackingFn; 2])> {
+        let PanelSource::Pack(_, Some(unpacked)) = &self.panels else { return None };
+        Some((*unpacked, self.kernels_of(panel).packing?))
     }
 
     /// A block of units of K, counted from the chunk's first.
@@ -612,7 +643,7 @@ where
         let elements = self.gemm.n * self.gemm.k;
         let bytes = match self.panels {
             PanelSource::Packed(_) => elements * self.units.b_bytes,
-            PanelSource::Pack(_) | PanelSource::Shared(_) => elements * self.units.b_bytes * PACKING,
+            PanelSource::Pack(..) | PanelSource::Shared(_) => elements * self.units.b_bytes * PACKING,
         };
         small::threads_for(self.gemm, bytes)
     }
@@ -686,7 +717,7 @@ where
     /// What is packed after a block of K: the next one of the same columns, or the first of the columns of this thread's next task, as
     /// tasks usually go.
     fn next_of_b(&self, columns: &Range<usize>, k_blocks: &Range<usize>, block: usize, turns: usize) -> Option<Ahead> {
-        let PanelSource::Pack(b) = &self.panels else { return None };
+        let PanelSource::Pack(b, _) = &self.panels else { return None };
         let (n, threads) = (self.gemm.n, self.threads().clamp(1, pool::threads()));
         let (columns, block) = match block + 1 < k_blocks.end {
             true => (columns.clone(), block + 1),
@@ -731,21 +762,30 @@ where
         let columns = column_panels.start * nr..self.gemm.n.min(column_panels.end * nr);
         let first_row = self.panel_rows(row_panels.start).start;
         let packing = match &self.panels {
-            PanelSource::Pack(_) => {
+            PanelSource::Pack(..) => {
                 let words = self.units.b_bytes.div_ceil(size_of::<T>());
                 Some(Scratch::take::<T>(column_panels.len() * nr * self.k_block(0).len() * words + windows::SLACK))
             }
             PanelSource::Packed(_) | PanelSource::Shared(_) => None,
         };
+        // The last panel of rows is the lowest, and leaves registers.
+        let first = self.packs_first(row_panels.end - 1);
         for block in k_blocks.clone() {
             let ks = self.k_block(block);
             let absolute = self.chunk.start + ks.start..self.chunk.start + ks.end;
             // SAFETY: scratch for B was sized for the longest block; a PackedB holds all of K in each panel.
             let (b, panel_bytes) = unsafe {
                 match (&self.panels, &packing) {
-                    (PanelSource::Pack(operand), Some(packing)) => {
-                        self.pack_b(operand, columns.clone(), absolute.clone(), packing.ptr());
-                        (packing.ptr::<u8>() as *const u8, ks.len() * nr * self.units.b_bytes)
+                    (PanelSource::Pack(operand, _), Some(packing)) => {
+                        // Whole panels are packed with the first rows.
+                        let whole = if first.is_some() { columns.len() / nr } else { 0 };
+                        let panel_bytes = ks.len() * nr * self.units.b_bytes;
+                        if whole < column_panels.len() {
+                            let rest = columns.start + whole * nr..columns.end;
+                            let to = packing.ptr::<u8>().add(whole * panel_bytes);
+                            self.pack_b(operand, rest, absolute.clone(), to.cast());
+                        }
+                        (packing.ptr::<u8>() as *const u8, panel_bytes)
                     }
                     (PanelSource::Packed(packed), _) => {
                         let panel_bytes = packed.panel_bytes();
@@ -756,11 +796,10 @@ where
                         let panel_bytes = self.chunk.len() * nr * self.units.b_bytes;
                         (data.add(column_panels.start * panel_bytes + ks.start * nr * self.units.b_bytes), panel_bytes)
                     }
-                    (PanelSource::Pack(_), None) => unreachable!("packing scratch was taken above"),
+                    (PanelSource::Pack(..), None) => unreachable!("packing scratch was taken above"),
                 }
             };
-            // SAFETY: the panels of this block.
-            let excess = unsafe { self.excess(b, panel_bytes, column_panels.len(), ks.len()) };
+            let mut excess = None;
             // The carried tile of an earlier chunk, or what an earlier block left.
             let add = block > k_blocks.start || self.chunk.start > 0;
             // Tiles go on with the sums that they load, and others add theirs at the end. Where another number of threads would have
@@ -769,9 +808,10 @@ where
                 (add && self.units.tiles && self.adds_parts()).then(|| Scratch::take::<T>(self.tiling.mr * stride));
             let turns = row_panels.len() * column_panels.len();
             let mut ahead = self.next_of_b(&columns, &k_blocks, block, turns);
-            for panel in row_panels.clone() {
+            for panel in row_panels.clone().rev() {
                 let panel_rows = self.panel_rows(panel);
-                let kernels = if panel_rows.len() == self.kernels[0].0 { self.kernels[0].1 } else { self.kernels[1].1 };
+                let kernels = self.kernels_of(panel);
+                let first = first.filter(|_| panel + 1 == row_panels.end);
                 let micro = if add && apart.is_none() { kernels.more } else { kernels.first };
                 let row = if reuse { 0 } else { panel_rows.start - first_row };
                 let a = self.a_panel(panel, &ks);
@@ -786,6 +826,19 @@ where
                         if let Some(ahead) = &mut ahead {
                             ahead.fetch();
                         }
+                        let start = columns.start + column * nr;
+                        if let Some((from, packing)) = first.filter(|_| start + nr <= columns.end) {
+                            packing[usize::from(add)](
+                                a.cast(),
+                                b.cast_mut().add(column * panel_bytes),
+                                c.add(column * nr).cast(),
+                                ks.len(),
+                                from.at(absolute.start * self.units.depth, start),
+                                from.stride(),
+                                stride * size_of::<T>(),
+                            );
+                            continue;
+                        }
                         micro(
                             a.cast(),
                             b.add(column * panel_bytes),
@@ -798,12 +851,14 @@ where
                     if let Some((_, release)) = kernels.configure {
                         release(a.cast(), b, c.cast(), 0, 0, 0);
                     }
+                    if panel + 1 == row_panels.end {
+                        excess = self.excess(b, panel_bytes, column_panels.len(), ks.len());
+                    }
                     if let Some(excess) = &excess {
                         let width = column_panels.len() * nr;
                         let excess = std::slice::from_raw_parts(excess.ptr::<T>(), width);
                         for row in 0..panel_rows.len() {
-                            let sums = std::slice::from_raw_parts_mut(c.add(row * stride), width);
-                            sums.iter_mut().zip(excess).for_each(|(sum, excess)| *sum = sum.less(*excess));
+                            subtract(std::slice::from_raw_parts_mut(c.add(row * stride), width), excess);
                         }
                     }
                     if apart.is_some() {

@@ -157,6 +157,7 @@ pub(super) enum Key {
     Row(super::row::Shape),
     Sweep(super::sweep::Shape),
     Tiles(super::tiles::Piece),
+    Packing(super::packing_kernel::PackingShape),
 }
 
 /// The entry of a piece of code that is generated once and never freed.
@@ -191,46 +192,55 @@ const K_LEFT: Gpr = Gpr::RAX;
 pub(super) const OFFSET: u32 = 0x8080_8080;
 
 /// Unroll factor of the main loop, in units; the addresses below rely on it.
-const UNROLL: usize = 4;
+pub(super) const UNROLL: usize = 4;
 
 /// Register numbers and the assembler while one kernel is generated.
-struct Generator {
-    shape: Shape,
+pub(super) struct Generator {
+    pub shape: Shape,
     width: Width,
     sets: usize,
-    asm: Assembler,
+    pub asm: Assembler,
     /// First registers after the accumulators.
-    temps: u8,
+    pub temps: u8,
     /// The upper-half mask of bf16 pairs, or a product of integers.
     high_half: VReg,
 }
 
 fn generate(shape: &Shape) -> Vec<u8> {
-    let sets = shape.sets();
-    let mut g = Generator {
-        shape: *shape,
-        width: shape.width(),
-        sets,
-        asm: Assembler::new(),
-        temps: (shape.mr * shape.nv * sets) as u8,
-        high_half: VReg(if shape.isa == Isa::Avx512 { 31 } else { 15 }),
-    };
+    let mut g = Generator::new(shape);
     g.emit();
     g.asm.finish()
 }
 
 impl Generator {
+    pub(super) fn new(shape: &Shape) -> Generator {
+        let sets = shape.sets();
+        Generator {
+            shape: *shape,
+            width: shape.width(),
+            sets,
+            asm: Assembler::new(),
+            temps: (shape.mr * shape.nv * sets) as u8,
+            high_half: VReg(if shape.isa == Isa::Avx512 { 31 } else { 15 }),
+        }
+    }
+
     fn acc(&self, set: usize, row: usize, vector: usize) -> VReg {
         VReg(((set * self.shape.mr + row) * self.shape.nv + vector) as u8)
     }
 
-    fn emit(&mut self) {
-        let (mr, nv) = (self.shape.mr, self.shape.nv);
+    /// Sets the accumulators to zero.
+    pub(super) fn clear(&mut self) {
         for r in 0..self.temps {
             // An xmm write clears the whole register.
             let zero = if r < 16 { Width::V128 } else { self.width };
             self.asm.rvm(ops::VPXOR, zero, VReg(r), VReg(r), VReg(r));
         }
+    }
+
+    fn emit(&mut self) {
+        let mr = self.shape.mr;
+        self.clear();
         if self.shape.format == Format::Bf16 {
             let mask = self.asm.constant(&0xffff_0000u32.to_le_bytes());
             self.asm.rm(ops::VPBROADCASTD, self.width, self.high_half, mask);
@@ -260,6 +270,14 @@ impl Generator {
         self.asm.dec(K);
         self.asm.jcc(Cond::NotEqual, tail_loop);
         self.asm.bind(done);
+        self.store();
+        self.asm.vzeroupper();
+        self.asm.ret();
+    }
+
+    /// Stores the accumulators to the C tile, or adds them to it.
+    pub(super) fn store(&mut self) {
+        let (mr, nv) = (self.shape.mr, self.shape.nv);
         for set in 1..self.sets {
             for i in 0..mr * nv {
                 let (to, from) = (self.acc(0, 0, 0).0 + i as u8, self.acc(set, 0, 0).0 + i as u8);
@@ -279,8 +297,11 @@ impl Generator {
                 self.asm.alu(Alu::Add, C, C_STRIDE);
             }
         }
-        self.asm.vzeroupper();
-        self.asm.ret();
+    }
+
+    /// The registers of B.
+    pub(super) fn b(&self) -> Vec<VReg> {
+        (0..self.shape.nv).map(|v| VReg(self.temps + v as u8)).collect()
     }
 
     fn add(&self) -> ops::VOp {
@@ -292,20 +313,23 @@ impl Generator {
     }
 
     /// One unit: the whole tile once for each word of A.
-    fn step(&mut self, u: usize) {
-        let (mr, nv, words) = (self.shape.mr, self.shape.nv, self.shape.format.a_words());
-        let b: Vec<VReg> = (0..nv).map(|v| VReg(self.temps + v as u8)).collect();
-        let a = VReg(self.temps + nv as u8);
+    pub(super) fn step(&mut self, u: usize) {
+        let words = self.shape.format.a_words();
         for word in 0..words {
-            let set = (u * words + word) % self.sets;
-            for (v, b) in b.iter().enumerate() {
-                self.load_b(u, word, v, *b);
+            for (v, b) in self.b().into_iter().enumerate() {
+                self.load_b(u, word, v, b);
             }
-            for row in 0..mr {
-                self.broadcast_a(u * words + word, row, a);
-                for (v, b) in b.iter().enumerate() {
-                    self.multiply_add(self.acc(set, row, v), a, *b);
-                }
+            self.multiply(u * words + word);
+        }
+    }
+
+    /// The whole tile once, for a word of A and what the registers of B hold.
+    pub(super) fn multiply(&mut self, word: usize) {
+        let (b, a) = (self.b(), VReg(self.temps + self.shape.nv as u8));
+        for row in 0..self.shape.mr {
+            self.broadcast_a(word, row, a);
+            for (v, b) in b.iter().enumerate() {
+                self.multiply_add(self.acc(word % self.sets, row, v), a, *b);
             }
         }
     }

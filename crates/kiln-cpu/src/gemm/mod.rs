@@ -10,6 +10,7 @@
 //!     │  B of quantised blocks           ──▶ in bytes, or the same two ways unpacked in registers or panels  (`quantised`)
 //!     │  else, or B packed               ──▶ blocked  panels packed per cache block           (`blocked`, `pack`)
 //!     │     bf16, bytes: several k in a word, multiplied at once by vectors or tiles          (`words`, `tiles`)
+//!     │     B in memory: packed by the kernels of the first row panel as they multiply        (`packing_kernel`)
 //!     ▼
 //!  Tile of accumulators, still in cache ──▶ Epilogue (fused code, or `Store`)
 //! ```
@@ -32,6 +33,7 @@ mod kernel;
 mod narrow;
 mod pack;
 mod packed;
+mod packing_kernel;
 mod portable;
 mod quantised;
 pub(crate) mod row;
@@ -48,10 +50,11 @@ mod sweep;
 mod tests;
 mod tiles;
 mod transpose;
+mod unpacked;
 mod windows;
 mod words;
 
-pub use dense::{Dense, Plan as DensePlan, pack_taps};
+pub use dense::{Dense, Pixels, Plan as DensePlan, Runs, interleave, pack_taps};
 pub use depthwise::Depthwise;
 pub use direct::{Direct, Gradient, WindowAxis};
 pub(crate) use few_rows::FewRows;

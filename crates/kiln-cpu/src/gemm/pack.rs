@@ -272,3 +272,21 @@ pub(crate) unsafe fn pack_rows(isa: Isa, from: &Matrix, rows: usize, columns: us
     // SAFETY: the caller's promise.
     unsafe { pack::<f32>(isa, &from, 0..rows, width, 0..columns, panel) };
 }
+
+/// Subtracts what a row of sums has too much.
+pub(super) fn subtract<T: Accumulator>(sums: &mut [T], excess: &[T]) {
+    #[cfg(target_arch = "x86_64")]
+    if is_x86_feature_detected!("avx512f") {
+        // SAFETY: the feature is there.
+        return unsafe { subtract_512(sums, excess) };
+    }
+    sums.iter_mut().zip(excess).for_each(|(sum, excess)| *sum = sum.less(*excess));
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f")]
+fn subtract_512<T: Accumulator>(sums: &mut [T], excess: &[T]) {
+    for (sum, excess) in sums.iter_mut().zip(excess) {
+        *sum = sum.less(*excess);
+    }
+}

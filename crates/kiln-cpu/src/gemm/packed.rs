@@ -55,7 +55,7 @@ impl Panels {
     }
 
     /// Rows and columns of the matrix.
-    pub(super) fn shape(&self) -> (usize, usize) {
+    pub(crate) fn shape(&self) -> (usize, usize) {
         (self.k, self.n)
     }
 

@@ -4,7 +4,9 @@
 //! column is a dot product. Both run at the speed of memory for one row, and at that of arithmetic for many.
 
 use super::dot::Weight;
+use super::kernel::Format;
 use super::pack::{Lanes, fill_rows, pack};
+use super::packing_kernel::{self, Along};
 use super::scratch::Scratch;
 use super::source::{Epilogue, Matrix, Operand, SharedOperand};
 use super::{Gemm, GemmError, dots, narrow, part, stream};
@@ -16,8 +18,9 @@ use std::ops::Range;
 
 /// Rows of A up to which streaming B beats packing it.
 const STREAM_ROWS: usize = 64;
-/// The same, where packing lets pairs of bf16 be multiplied at twice the rate.
+/// The same, where packing lets pairs of bf16 be multiplied at twice the rate, and where the kernels that do so pack as well.
 const STREAM_ROWS_OF_PAIRS: usize = 8;
+const STREAM_ROWS_BESIDE_PACKING: usize = 6;
 /// Rows of A up to which dot products beat packing W, of floats and of shorter elements.
 const DOT_ROWS: usize = 128;
 const SHORT_DOT_ROWS: usize = 64;
@@ -72,7 +75,11 @@ pub(super) fn choose(gemm: &Gemm, a: &Operand<'_>, b: &Operand<'_>) -> Option<Pa
         Weight::F32 => DOT_ROWS,
         _ => SHORT_DOT_ROWS,
     };
-    let stream_rows = if pairs { STREAM_ROWS_OF_PAIRS } else { STREAM_ROWS };
+    let stream_rows = match pairs {
+        true if packing_kernel::is_whole(Format::Bf16Dot, Along::Rows, gemm.k) => STREAM_ROWS_BESIDE_PACKING,
+        true => STREAM_ROWS_OF_PAIRS,
+        false => STREAM_ROWS,
+    };
     let rounds = weight == Weight::F32 && gemm.precision == Precision::Medium && gemm.extension >= Extension::Bf16;
     let most = if rounds { ROWS_BESIDE_ROUNDING } else { usize::MAX };
     let (dot_rows, stream_rows) = (dot_rows.min(most) * more, stream_rows.min(most) * more);

@@ -78,3 +78,11 @@ pub(super) fn tiles(axis: &WindowAxis, places: usize) -> (Vec<(Range<usize>, usi
     }
     (tiles, spans)
 }
+
+/// The pixels of an image under some places.
+pub(super) fn under(axis: &WindowAxis, places: &Range<usize>) -> Range<usize> {
+    let first = axis.start + (places.start * axis.stride) as isize;
+    let end = axis.start + ((places.end - 1) * axis.stride + (axis.taps - 1) * axis.dilation) as isize + 1;
+    let inside = |at: isize| at.clamp(0, axis.length.max(0)) as usize;
+    inside(first)..inside(end).max(inside(first))
+}

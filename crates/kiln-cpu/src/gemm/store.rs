@@ -25,9 +25,10 @@ impl Epilogue for Store {
         // SAFETY: the tile is valid, and the caller of the product guarantees the memory behind `self`.
         unsafe {
             match tile.dtype {
-                DType::F64 => self.write_f64(&tile),
-                DType::I32 => self.write_i32(&tile),
-                DType::I64 => self.write_i64(&tile),
+                DType::F64 if !self.copies::<f64>(&tile) => self.write_f64(&tile),
+                DType::I32 if !self.copies::<i32>(&tile) => self.write_i32(&tile),
+                DType::I64 if !self.copies::<i64>(&tile) => self.write_i64(&tile),
+                DType::F64 | DType::I32 | DType::I64 => {}
                 _ => self.write_f32(&tile),
             }
         }
@@ -69,6 +70,27 @@ macro_rules! write_from {
     };
 }
 
+/// Rounds floats to nearest even, subnormal ones too, which AVX512_BF16 would flush to zero.
+fn round_to_bf16(from: &[f32], to: &mut [bf16]) {
+    #[cfg(target_arch = "x86_64")]
+    if is_x86_feature_detected!("avx512bw") {
+        // SAFETY: the feature is there.
+        return unsafe { round_to_bf16_512(from, to) };
+    }
+    to.convert_from_f32_slice(from);
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512bw")]
+fn round_to_bf16_512(from: &[f32], to: &mut [bf16]) {
+    for (to, from) in to.iter_mut().zip(from) {
+        let bits = from.to_bits();
+        let rounded = bits.wrapping_add(0x7fff + (bits >> 16 & 1)) >> 16;
+        let quiet = bits >> 16 | 0x40;
+        *to = bf16::from_bits(if bits & 0x7fff_ffff > 0x7f80_0000 { quiet } else { rounded } as u16);
+    }
+}
+
 impl Store {
     /// A store with strides in elements. Storage-only types and `bool` take no products.
     pub fn new(data: *mut u8, dtype: DType, row_stride: isize, column_stride: isize) -> Result<Store, GemmError> {
@@ -82,6 +104,19 @@ impl Store {
         let offset = (tile.row + row) as isize * self.row_stride + tile.column as isize * self.column_stride;
         // SAFETY: an element of the result.
         unsafe { self.data.cast::<T>().offset(offset) }
+    }
+
+    /// Copies rows of accumulators that are stored as they are, side by side; false where they are not.
+    unsafe fn copies<T>(&self, tile: &Tile) -> bool {
+        let same = self.dtype == tile.dtype && self.column_stride == 1;
+        for row in (0..tile.rows).filter(|_| same) {
+            // SAFETY: the tile's rows hold `columns` accumulators, and so do the result's.
+            unsafe {
+                let from = tile.data.cast::<T>().add(row * tile.row_stride);
+                std::ptr::copy_nonoverlapping(from, self.row::<T>(tile, row), tile.columns);
+            }
+        }
+        same
     }
 
     unsafe fn write_f32(&self, tile: &Tile) {
@@ -101,10 +136,7 @@ impl Store {
                         std::slice::from_raw_parts_mut(self.row::<f16>(tile, row), tile.columns)
                             .convert_from_f32_slice(from);
                     }
-                    _ => {
-                        std::slice::from_raw_parts_mut(self.row::<bf16>(tile, row), tile.columns)
-                            .convert_from_f32_slice(from);
-                    }
+                    _ => round_to_bf16(from, std::slice::from_raw_parts_mut(self.row::<bf16>(tile, row), tile.columns)),
                 }
             }
         }

@@ -1,13 +1,16 @@
 //! Products that are convolutions with many results a group: pixels under windows times weights, for all groups at once. What
 //! [`crate::gemm::Dense`] computes from images as they are, whatever the order of their axes and of those of the results.
 
-use super::direct::{GuardParts, Guarded, Numbers, WindowParts, axis, common_divisor, launched, window_parts};
+use super::direct::{
+    FEWEST_LANES, GuardParts, Guarded, Numbers, WindowParts, axis, common_divisor, launched, window_parts,
+};
 use super::fused::Tiles;
 use super::packing::is_used_by_epilogue;
+use super::taps::Taps;
 use super::windows::WindowLoad;
 use super::{Convolution, Known, Launch, Sides};
-use crate::features::Isa;
-use crate::gemm::{Dense, DensePlan, Direct, GemmError, Matrix, Panels, Scratch, WindowAxis, pack_taps};
+use crate::features::{Extension, Isa};
+use crate::gemm::{Dense, DensePlan, Direct, GemmError, Panels, Pixels, Scratch, WindowAxis};
 use crate::loops::{Build, LoopKernel};
 use kiln_ir::{DType, Dim, Symbol};
 use kiln_kernels::Precision;
@@ -81,15 +84,17 @@ impl Parts {
         let groups = body.batch.first();
         let image = WindowLoad::of(kernel, body, &body.lhs, &body.k, &body.m)?;
         let weights = WindowLoad::of(kernel, body, weights, &body.k, &body.n)?;
-        let f32s = image.dtype == DType::F32 && weights.dtype == DType::F32;
-        if !f32s || !weights.guards.is_empty() {
+        if !weights.guards.is_empty() {
             return None;
         }
+        let pairs = Extension::multiplies_pairs(isa) && [image.dtype, weights.dtype] == [DType::Bf16; 2];
+        let fewest = if swapped && pairs { FEWEST_LANES } else { fewest };
         let outputs = body.n[0].size.clone();
-        // One tap: pixels side by side, whose results are, too. Everything else is a product like any other.
+        // One tap: floats side by side, whose results are, too. Everything else is a product like any other.
+        let floats = image.dtype == DType::F32 && weights.dtype == DType::F32;
         let pixel =
             image.place.running.last().is_some_and(|stride| stride.as_const().is_some_and(|n| (1..=2).contains(&n)));
-        if outputs.as_const().is_some_and(|n| n < fewest as i64) || body.k.len() == 1 && !(pixel && swapped) {
+        if outputs.as_const().is_some_and(|n| n < fewest as i64) || body.k.len() == 1 && !(floats && pixel && swapped) {
             return None;
         }
         let groups_of = |axis: Option<&Axis>| axis.map_or(Dim::from(1), |axis| axis.size.clone());
@@ -112,57 +117,6 @@ pub(crate) struct Weights {
     taps: Taps,
 }
 
-/// Strides of weights along the axes of the sum.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Taps {
-    channels: usize,
-    channel: isize,
-    /// Size and stride.
-    y: (usize, isize),
-    x: (usize, isize),
-}
-
-impl Taps {
-    fn count(&self) -> usize {
-        self.y.0 * self.x.0
-    }
-
-    /// The step of a sum whose elements are at equal distances.
-    fn step(&self) -> Option<isize> {
-        let step = if self.x.0 > 1 {
-            self.x.1
-        } else if self.y.0 > 1 {
-            self.y.1
-        } else {
-            self.channel
-        };
-        let even = (self.x.0 == 1 || self.x.1 == step)
-            && (self.y.0 == 1 || self.y.1 == step * self.x.0 as isize)
-            && (self.channels == 1 || self.channel == step * self.count() as isize);
-        even.then_some(step)
-    }
-
-    /// Packs the weights of a group, whose first is at `from`, into panels.
-    ///
-    /// # Safety
-    /// Every weight must be readable, and the panels writable.
-    unsafe fn pack(&self, panels: &Panels, from: *const f32, outputs: isize, to: *mut f32) {
-        // SAFETY: the caller's promise.
-        unsafe {
-            match self.step() {
-                Some(step) => {
-                    let (data, dtype) = (from.cast(), DType::F32);
-                    panels.pack(&Matrix { data, dtype, row_stride: step, column_stride: outputs }, to.cast());
-                }
-                None => {
-                    let (channels, channel) = (self.channels, self.channel);
-                    pack_taps(panels, from, outputs, (channels, channel), self.y, self.x, to);
-                }
-            }
-        }
-    }
-}
-
 impl Weights {
     /// The weights of a convolution, if they are `buffer`.
     pub fn of(isa: Isa, kernel: &Kernel, body: &MatmulBody, buffer: usize) -> Option<Weights> {
@@ -176,7 +130,7 @@ impl Weights {
         let at = |images: i64| {
             let values = vec![images; kernel.sizes.len()];
             let known = Known { symbols: &kernel.sizes, values: &values };
-            let numbers = parts.numbers(&known).ok()??;
+            let numbers = parts.numbers(isa, &known).ok()??;
             let dense = Dense { isa, outputs: known.size(&parts.outputs).ok()?, ..numbers.dense };
             let k = dense.channels * numbers.taps.count();
             // A stem is computed from planes, but for windows of one pixel.
@@ -187,6 +141,9 @@ impl Weights {
             }
             let panels = Panels::new(isa, k, dense.outputs, DType::F32, DType::F32).ok()?;
             let first = known.number(&parts.weights.first.rest).ok()? as isize;
+            // Words may begin at any element.
+            let first =
+                if numbers.taps.elements == Pixels::Pairs { (first % 2 == 0).then_some(first / 2)? } else { first };
             Some(Weights { panels, first, outputs: numbers.weight_output, taps: numbers.taps })
         };
         at(1).filter(|one| kernel.sizes.is_empty() || at(2).as_ref() == Some(one))
@@ -198,7 +155,10 @@ impl Weights {
     /// `from` is the weights' buffer, and `to` has room for the panels.
     pub unsafe fn pack(&self, from: *const u8, to: *mut u8) {
         // SAFETY: the caller's promise.
-        unsafe { self.taps.pack(&self.panels, from.cast::<f32>().offset(self.first), self.outputs, to.cast()) };
+        unsafe {
+            let from = from.offset(self.first * self.taps.elements.size() as isize);
+            self.taps.pack(&self.panels, from, self.outputs, to.cast());
+        }
     }
 }
 
@@ -207,6 +167,8 @@ struct Found {
     dense: Dense,
     taps: Taps,
     weight_output: isize,
+    /// Elements from one group's weights to the next group's.
+    weight_group: isize,
 }
 
 impl Parts {
@@ -230,12 +192,17 @@ impl Parts {
     }
 
     /// `None` where an axis is not what it is for a convolution.
-    fn numbers(&self, known: &Known<'_>) -> Result<Option<Found>, LaunchError> {
-        found(&self.image, &self.weights, known)
+    fn numbers(&self, isa: Isa, known: &Known<'_>) -> Result<Option<Found>, LaunchError> {
+        found(isa, &self.image, &self.weights, known)
     }
 }
 
-fn found(image: &WindowParts, weights: &WindowParts, known: &Known<'_>) -> Result<Option<Found>, LaunchError> {
+fn found(
+    isa: Isa,
+    image: &WindowParts,
+    weights: &WindowParts,
+    known: &Known<'_>,
+) -> Result<Option<Found>, LaunchError> {
     let Numbers { summed, places, guards } = image.numbers(known)?;
     let Numbers { summed: steps, places: outputs, .. } = weights.numbers(known)?;
     let steps: Vec<isize> = steps.iter().map(|axis| axis.1).collect();
@@ -247,29 +214,95 @@ fn found(image: &WindowParts, weights: &WindowParts, known: &Known<'_>) -> Resul
         false => (1, 0),
     };
     let last = summed.len() - 1;
-    let taps = Taps { channels: summed[0].0, channel: steps[0], y: along(2, 1), x: along(1, last) };
+    let (channels, channel_stride) = summed[0];
+    let taps = Taps { elements: Pixels::Floats, channels, channel: steps[0], y: along(2, 1), x: along(1, last) };
     let [y, x] = windows.axes;
+    let group = |parts: &WindowParts| known.number(&parts.first.group).map(|n| n as isize);
     let dense = Dense {
-        isa: Isa::Portable,
+        isa,
         threads: 1,
         image: std::ptr::null(),
+        pixels: Pixels::Floats,
         images: windows.images.0,
         image_stride: windows.images.1,
-        group_stride: 0,
-        channels: summed[0].0,
-        channel_stride: summed[0].1,
+        group_stride: group(image)?,
+        channels,
+        channel_stride,
         row_stride: windows.row_stride,
         pixel_stride: windows.pixel_stride,
         weights: std::ptr::null(),
         weight_group: 0,
         groups: 1,
+        several: 0,
         outputs: 0,
         y,
         x,
         pixels_first: false,
     };
     let short = summed.iter().map(|axis| axis.0).product::<usize>() < FEWEST_SUMMED;
-    Ok((!short).then_some(Found { dense, taps, weight_output }))
+    let found = Found { dense, taps, weight_output, weight_group: group(weights)? };
+    Ok((!short).then(|| found.of_elements(image.dtype, weights.dtype)))
+}
+
+impl Found {
+    /// The same for elements of other types than F32.
+    fn of_elements(self, image: DType, weights: DType) -> Found {
+        let Found { dense, taps, weight_output, weight_group } = self;
+        let pairs = Extension::multiplies_pairs(dense.isa) && [image, weights] == [DType::Bf16; 2];
+        if !pairs {
+            let of = |dtype| if dtype == DType::F32 { Pixels::Floats } else { Pixels::Widened(dtype) };
+            let (dense, taps) = (Dense { pixels: of(image), ..dense }, Taps { elements: of(weights), ..taps });
+            return Found { dense, taps, weight_output, weight_group };
+        }
+        let all = dense.channels;
+        let even = |strides: &[isize]| all % 2 == 0 && strides.iter().all(|stride| stride % 2 == 0);
+        let channels = all.div_ceil(2);
+        let in_place = dense.channel_stride == 1
+            && even(&[dense.image_stride, dense.group_stride, dense.row_stride, dense.pixel_stride]);
+        let dense = match in_place {
+            true => Dense {
+                pixels: Pixels::Pairs,
+                image_stride: dense.image_stride / 2,
+                group_stride: dense.group_stride / 2,
+                row_stride: dense.row_stride / 2,
+                pixel_stride: dense.pixel_stride / 2,
+                ..dense
+            },
+            false => Dense { pixels: Pixels::Interleaved(all), ..dense },
+        };
+        let dense = Dense { channels, ..dense };
+        if taps.channel == 1 && even(&[taps.y.1, taps.x.1, weight_output, weight_group]) {
+            let half = |(size, stride): (usize, isize)| (size, stride / 2);
+            let taps = Taps { elements: Pixels::Pairs, channels, y: half(taps.y), x: half(taps.x), ..taps };
+            return Found { dense, taps, weight_output: weight_output / 2, weight_group: weight_group / 2 };
+        }
+        let taps = Taps { elements: Pixels::Interleaved(all), channels, ..taps };
+        Found { dense, taps, weight_output, weight_group }
+    }
+
+    /// The same with the results of several groups in a vector, where a group has fewer and as many channels, all side by side.
+    fn with_several_groups(mut self) -> Found {
+        let lanes = Dense::vector_of(self.dense.isa);
+        let dense = &mut self.dense;
+        // Channels of a word.
+        let each = if dense.pixels == Pixels::Pairs { 2 } else { 1 };
+        let (outputs, channels) = (dense.outputs, dense.channels);
+        let side_by_side = dense.channel_stride == 1
+            && dense.group_stride == channels as isize
+            && self.weight_group == outputs as isize * self.weight_output;
+        let fits = outputs == channels * each && outputs < lanes && lanes.is_multiple_of(outputs.max(1));
+        let in_place = matches!(dense.pixels, Pixels::Floats | Pixels::Pairs);
+        if !in_place || !side_by_side || !fits || (dense.groups * outputs) % lanes != 0 {
+            return self;
+        }
+        dense.several = outputs;
+        dense.groups = dense.groups * outputs / lanes;
+        dense.outputs = lanes;
+        dense.channel_stride = 0;
+        dense.group_stride = (lanes / each) as isize;
+        self.weight_group = lanes as isize * self.weight_output;
+        self
+    }
 }
 
 /// What each axis of places is.
@@ -368,7 +401,7 @@ impl DenseConvolution {
     ) -> Result<Option<DenseConvolution>, String> {
         let Some(parts) = Parts::of(build.isa, kernel, body) else { return Ok(None) };
         // Sizes that are known say now whether it is one.
-        if let Ok(None) = parts.numbers(&Known { symbols: &[], values: &[] }) {
+        if let Ok(None) = parts.numbers(build.isa, &Known { symbols: &[], values: &[] }) {
             return Ok(None);
         }
         let pixels_first = std::ptr::eq(sides.left, &body.lhs);
@@ -419,8 +452,9 @@ impl Convolution for DenseConvolution {
             },
         };
         let number = |dim: &Dim| known.number(dim).map(|n| n as isize);
-        let at = |parts: &WindowParts| -> Result<*const f32, LaunchError> {
-            Ok(buffers[parts.buffer].ptr.cast::<f32>().wrapping_offset(number(&parts.first.rest)?).cast_const())
+        let at = |parts: &WindowParts| -> Result<*const u8, LaunchError> {
+            let bytes = number(&parts.first.rest)? * (parts.dtype.size_in_bits() / 8) as isize;
+            Ok(buffers[parts.buffer].ptr.wrapping_offset(bytes).cast_const())
         };
         let Prepared { found, panels, plan } = prepared;
         let each = panels.bytes() / size_of::<f32>();
@@ -429,9 +463,10 @@ impl Convolution for DenseConvolution {
         let weights = match self.packed {
             true => buffers[self.weights.buffer].ptr.cast::<f32>().cast_const(),
             false => {
-                let (from, group_stride) = (at(&self.weights)?, number(&self.weights.first.group)?);
+                let from = at(&self.weights)?;
+                let group_bytes = found.weight_group * found.taps.elements.size() as isize;
                 for group in 0..groups {
-                    let from = from.wrapping_offset(group as isize * group_stride);
+                    let from = from.wrapping_offset(group as isize * group_bytes);
                     let to = scratch.ptr::<f32>().wrapping_add(group * each);
                     // SAFETY: the caller guarantees the buffers; the scratch has room for all groups.
                     unsafe { found.taps.pack(panels, from, found.weight_output, to) };
@@ -442,7 +477,6 @@ impl Convolution for DenseConvolution {
         let dense = Dense {
             threads,
             image: at(&self.image)?,
-            group_stride: number(&self.image.first.group)?,
             weights,
             weight_group: each,
             pixels_first: self.pixels_first,
@@ -477,12 +511,13 @@ fn prepared(
     fewest: usize,
     known: &Known<'_>,
 ) -> Result<Option<Prepared>, LaunchError> {
-    let Some(mut found) = found(image, weights, known)? else { return Ok(None) };
+    let Some(mut found) = found(isa, image, weights, known)? else { return Ok(None) };
     found.dense = Dense { isa, groups: known.size(groups)?, outputs: known.size(outputs)?, ..found.dense };
-    let (k, outputs) = (found.dense.channels * found.taps.count(), found.dense.outputs);
     if !is_for(&found.dense, fewest) {
         return Ok(None);
     }
+    let found = found.with_several_groups();
+    let (k, outputs) = (found.dense.channels * found.taps.count(), found.dense.outputs);
     let failed = |error: GemmError| LaunchError::Device { code: 0, message: error.to_string() };
     let panels = Panels::new(isa, k, outputs, DType::F32, DType::F32).map_err(failed)?;
     Ok(found.dense.plan().map_err(failed)?.map(|plan| Prepared { found, panels, plan }))

@@ -5,7 +5,7 @@ use super::fused::{FusedEpilogue, Tiles};
 use super::plain::PlainLoad;
 use super::windows::WindowLoad;
 use super::{Convolution, Known, Launch, Side, Sides};
-use crate::features::Isa;
+use crate::features::{Extension, Isa};
 use crate::gemm::{Direct, Epilogue, GemmError, WindowAxis};
 use crate::loops::{Build, LoopKernel};
 use kiln_ir::{DType, Dim};
@@ -14,6 +14,9 @@ use kiln_runtime::LaunchError;
 
 /// The largest stride along x: beyond it, neighbouring pixels are not neighbours in memory.
 const MOST_STRIDE: isize = 8;
+
+/// Results of a group that fill a vector of pairs.
+pub(super) const FEWEST_LANES: usize = 16;
 
 /// A linear expression with its coefficient along the groups.
 pub(super) struct Grouped {
@@ -94,7 +97,12 @@ impl DirectConvolution {
                 Direct::is_for(n, summed.unwrap_or(usize::MAX))
             });
             let floats = matches!(weights.dtype, DType::F32 | DType::Bf16 | DType::F16);
-            if !few || !floats || outputs.is_zero() {
+            // Lanes of pairs are results, which have to fill a vector.
+            let pairs = Extension::multiplies_pairs(build.isa) && [weights.dtype, load.dtype] == [DType::Bf16; 2];
+            let dense = pairs
+                && body.k.len() > 1
+                && known(&outputs).is_some_and(|n| (FEWEST_LANES..=Direct::FEW_OUTPUTS).contains(&n));
+            if !few || !floats || dense || outputs.is_zero() {
                 return None;
             }
             let groups_of = |axis: Option<&Axis>| axis.map_or(Dim::from(1), |axis| axis.size.clone());

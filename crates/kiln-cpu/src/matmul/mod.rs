@@ -23,6 +23,7 @@ mod gradient;
 pub(crate) mod packing;
 mod plain;
 mod row;
+mod taps;
 mod windows;
 
 use crate::choices::Choices;

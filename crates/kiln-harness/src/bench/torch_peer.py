@@ -155,7 +155,9 @@ def build(case):
     g = torch.Generator().manual_seed(0)
     r = lambda *s, d=dt: torch.randn(*s, generator=g).to(d)
     if kind == "conv":
-        return conv(case, r)
+        f, inputs = conv(case, r)
+        last = lambda x: x.to(memory_format=torch.channels_last) if case["last"] and x.dim() == 4 else x
+        return f, [last(x) for x in inputs]
     if kind == "image":
         return image(case, r)
     if kind == "gelu":

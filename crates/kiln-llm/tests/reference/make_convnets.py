@@ -9,7 +9,7 @@ import transformers
 from PIL import Image
 from safetensors.torch import save_file
 from timm.data import create_transform
-from timm.models import convnext, efficientnet, mobilenetv3, resnet
+from timm.models import convnext, efficientnet, mobilenetv3, regnet, resnet
 
 HERE = pathlib.Path(__file__).parent
 OUT = HERE / "convnets"
@@ -80,6 +80,7 @@ timm("resnet18", "resnet18.a1_in1k", resnet.ResNet(resnet.BasicBlock, [1, 1, 2, 
 timm("resnet50", "resnet50", resnet.ResNet(resnet.Bottleneck, [2, 1, 1, 1], channels=(4, 4, 8, 8), **small), 2, interpolation="bilinear", crop_pct=1.0)
 timm("seresnext50", "seresnext50_32x4d",
      resnet.ResNet(resnet.Bottleneck, [1, 1, 1, 1], channels=(8, 8, 16, 16), cardinality=4, base_width=32, block_args=dict(attn_layer="se"), **small), 3)
+timm("regnety", "regnety_008", regnet.RegNet(regnet.RegNetCfg(depth=5, w0=8, wa=6.0, wm=1.3, group_size=4, se_ratio=0.25, stem_width=8), **small), 13)
 timm("mobilenetv2", "mobilenetv2_100", narrow(efficientnet._gen_mobilenet_v2("mobilenetv2_100", 0.15, **small)), 4)
 timm("mobilenetv3_large", "mobilenetv3_large_100", narrow(mobilenetv3._gen_mobilenet_v3("mobilenetv3_large_100", 0.15, **small)), 5)
 timm("mobilenetv3_small", "mobilenetv3_small_100", narrow(mobilenetv3._gen_mobilenet_v3("mobilenetv3_small_100", 0.15, **small)), 6)

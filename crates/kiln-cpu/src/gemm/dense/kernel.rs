@@ -10,11 +10,12 @@
 //!
 //! Pixels are read where they are, one at a time for all lanes: whatever the order of the image's axes, nothing is unfolded, padded or
 //! packed. Taps that are outside the image are left out of the code, which therefore depends on where a tile touches the border, but not on
-//! the size of images.
+//! the size of images. Where pixels are words of two channels' bf16, so are weights, and one instruction multiplies and adds both. Groups
+//! of few results with as many channels, side by side in memory, share a vector: each lane takes the channel of its own group.
 
 use super::super::kernel::{Key, cached};
 use super::super::spans::Span;
-use crate::asm::{Alu, Assembler, Cond, Gpr, Mem, VReg, Width, ops};
+use crate::asm::{Alu, Args, Assembler, Cond, Gpr, KReg, MaskSize, Mem, VReg, Width, ops};
 use crate::features::Isa;
 use crate::memory::MemoryError;
 
@@ -30,6 +31,10 @@ pub(in crate::gemm) struct Shape {
     pub(super) x: Span,
     /// Bytes from one pixel to the next.
     pub(super) pixel: i32,
+    /// Whether pixels and weights are words of two channels' bf16.
+    pub(super) pairs: bool,
+    /// Results of a group where lanes are those of several groups, each with its own channels; otherwise zero.
+    pub(super) several: u8,
 }
 
 /// Strides and sizes of a call, in bytes.
@@ -73,6 +78,7 @@ const CHANNEL_STRIDE: Gpr = Gpr::R8;
 const ROW_STRIDE: Gpr = Gpr::R9;
 const CHANNELS: Gpr = Gpr::R10;
 const AT: Gpr = Gpr::R11;
+const HALF: KReg = KReg(1);
 
 fn generate(shape: &Shape) -> Vec<u8> {
     let mut asm = Assembler::new();
@@ -82,11 +88,14 @@ fn generate(shape: &Shape) -> Vec<u8> {
     let acc = |r: usize, c: usize, v: usize| VReg(((r * columns + c) * vectors + v) as u8);
     let first = rows * columns * vectors;
     let weight = |v: usize| VReg((first + v) as u8);
-    let pixels = if shape.isa == Isa::Avx512 { 32 } else { 16 } - first - vectors;
+    // The lane that each lane's channel is in.
+    let order = VReg(if shape.isa == Isa::Avx512 { 31 } else { 15 });
+    let pixels = usize::from(order.0) + usize::from(shape.several == 0) - first - vectors;
     let pixel = |n: usize| VReg((first + vectors + n % pixels) as u8);
     let tap_bytes = usize::from(shape.panel) * width.bytes();
     let field = |at: usize| Mem::base(LAYOUT).offset(at as i32);
     let x_taps = usize::from(shape.x.taps);
+    let multiply_add = if shape.pairs { ops::VDPBF16PS } else { ops::VFMADD231PS };
 
     let (fresh, ready) = (asm.label(), asm.label());
     asm.load(CHANNELS, field(std::mem::offset_of!(Layout, adds)), crate::asm::Size::Q);
@@ -104,6 +113,19 @@ fn generate(shape: &Shape) -> Vec<u8> {
     asm.load(CHANNEL_STRIDE, field(std::mem::offset_of!(Layout, channel)), crate::asm::Size::Q);
     asm.load(ROW_STRIDE, field(std::mem::offset_of!(Layout, row)), crate::asm::Size::Q);
     asm.load(CHANNELS, field(std::mem::offset_of!(Layout, channels)), crate::asm::Size::Q);
+    let lanes = |lane: &dyn Fn(u32) -> u32| -> Vec<u8> {
+        (0..width.lanes(4) as u32).flat_map(|n| lane(n).to_le_bytes()).collect()
+    };
+    if shape.several > 0 {
+        let words = if shape.pairs { 2 } else { 1 };
+        let first = asm.constant(&lanes(&|lane| (lane - lane % u32::from(shape.several)) / words));
+        asm.rm(ops::VMOVUPS, width, order, first);
+        if shape.pairs {
+            // Half a vector has the channels of all lanes.
+            asm.mov_imm(AT, 0xff);
+            asm.kmov_from(MaskSize::D, HALF, AT);
+        }
+    }
     let channel = asm.label();
     asm.align(32);
     asm.bind(channel);
@@ -126,14 +148,25 @@ fn generate(shape: &Shape) -> Vec<u8> {
                 }
                 for c in read {
                     let at = Mem::base(AT).offset(shape.x.offset(c, kx) as i32 * shape.pixel);
-                    asm.rm(ops::VBROADCASTSS, width, pixel(used), at);
+                    match shape.several {
+                        0 => asm.rm(ops::VBROADCASTSS, width, pixel(used), at),
+                        _ if shape.pairs => {
+                            asm.vector(ops::VMOVUPS, width, Args::rm(pixel(used), at).mask(HALF).zero());
+                            asm.rvm(ops::VPERMPS, width, pixel(used), order, pixel(used));
+                        }
+                        _ => asm.rvm(ops::VPERMPS, width, pixel(used), order, at),
+                    }
                     for v in 0..vectors {
-                        asm.rvm(ops::VFMADD231PS, width, acc(r, c, v), pixel(used), weight(v));
+                        asm.rvm(multiply_add, width, acc(r, c, v), pixel(used), weight(v));
                     }
                     used += 1;
                 }
             }
         }
+    }
+    if shape.several > 0 {
+        let one = asm.constant(&lanes(&|_| 1));
+        asm.rvm(ops::VPADDD, width, order, order, one);
     }
     asm.alu(Alu::Add, IMAGE, CHANNEL_STRIDE);
     asm.alu_imm(Alu::Add, WEIGHTS, (usize::from(shape.y.taps) * x_taps * tap_bytes) as i32);

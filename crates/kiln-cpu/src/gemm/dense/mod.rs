@@ -11,6 +11,7 @@
 //! the image is not multiplied.
 
 mod kernel;
+mod stage;
 #[cfg(test)]
 mod tests;
 mod weights;
@@ -26,6 +27,7 @@ use crate::pool;
 pub(in crate::gemm) use kernel::Shape;
 use kernel::{DenseFn, Layout, most_pixels};
 use kiln_ir::DType;
+pub use stage::{Pixels, Runs, interleave};
 use std::ops::Range;
 pub use weights::pack_taps;
 
@@ -42,7 +44,7 @@ const MOST_TAPS: usize = 49;
 /// Vectors of a panel.
 const VECTORS: usize = 2;
 
-/// A convolution in f32.
+/// A convolution with sums in f32.
 #[derive(Clone, Debug)]
 pub struct Dense {
     /// Target; not [`Isa::Portable`].
@@ -50,14 +52,16 @@ pub struct Dense {
     /// The most threads to use.
     pub threads: usize,
     /// The pixel under the first tap of the first result, which may be outside the image.
-    pub image: *const f32,
+    pub image: *const u8,
+    /// What its elements are.
+    pub pixels: Pixels,
     /// Number of images.
     pub images: usize,
     /// Elements from one image to the next.
     pub image_stride: isize,
     /// Elements from one group's channels to the next group's.
     pub group_stride: isize,
-    /// Channels of a group.
+    /// Channels of a group, or pairs of them.
     pub channels: usize,
     /// Elements from one channel to the next.
     pub channel_stride: isize,
@@ -65,12 +69,15 @@ pub struct Dense {
     pub row_stride: isize,
     /// Elements from one pixel of a row to the next.
     pub pixel_stride: isize,
-    /// Panels of weights, `[group][panel][channel][tap][result]`, padded with anything; see [`Dense::panel_width`].
+    /// Panels of weights, `[group][panel][channel][tap][result]`, padded with anything: floats, or bf16 of two
+    /// channels where the image has pairs; see [`Dense::panel_width`].
     pub weights: *const f32,
     /// Elements from one group's panels to the next group's.
     pub weight_group: usize,
-    /// Groups.
+    /// Groups, or vectors of them.
     pub groups: usize,
+    /// Zero, or the results and the channels of each of the groups that a vector's lanes are: floats side by side.
+    pub several: usize,
     /// Results of a group.
     pub outputs: usize,
     /// Rows.
@@ -112,7 +119,12 @@ impl Dense {
     }
 
     fn vector(&self) -> usize {
-        Dense::panel_width(self.isa) / VECTORS
+        Dense::vector_of(self.isa)
+    }
+
+    /// Results of a vector.
+    pub fn vector_of(isa: Isa) -> usize {
+        Dense::panel_width(isa) / VECTORS
     }
 
     /// Whether there is code for it.
@@ -131,7 +143,9 @@ impl Dense {
         }
         let taps = self.y.taps * self.x.taps;
         let width = Dense::panel_width(self.isa);
-        let pixel = (self.pixel_stride * size_of::<f32>() as isize) as i32;
+        let pixel = if self.pixels.is_staged() { 1 } else { self.pixel_stride };
+        let several = self.several as u8;
+        let (pixel, pairs) = ((pixel * size_of::<f32>() as isize) as i32, self.pixels.has_pairs());
         let most = most_pixels(self.isa, VECTORS);
         let columns = self.x.places.div_ceil(self.x.places.div_ceil(most.min(MOST_PLACES)));
         let rows = (most / columns).clamp(1, self.y.places.min(MOST_PLACES));
@@ -143,7 +157,7 @@ impl Dense {
         for (vectors, codes) in codes.iter_mut().enumerate().filter(|&(vectors, _)| needed[vectors]) {
             for (&y, &x) in row_spans.iter().flat_map(|y| column_spans.iter().map(move |x| (y, x))) {
                 let (vectors, panel) = (vectors as u8 + 1, VECTORS as u8);
-                codes.push(kernel::get(Shape { isa: self.isa, vectors, panel, y, x, pixel })?);
+                codes.push(kernel::get(Shape { isa: self.isa, vectors, panel, y, x, pixel, pairs, several })?);
             }
         }
         let is_one_row = self.y.places == 1;
@@ -217,7 +231,13 @@ impl Dense {
         epilogue: &dyn Epilogue,
     ) {
         let (width, taps) = (Dense::panel_width(self.isa), self.y.taps * self.x.taps);
-        let first = image as isize * self.image_stride + group as isize * self.group_stride;
+        let of_task = match plan.is_one_row {
+            true => (spanned(&plan.rows), spanned(&plan.columns[lines.clone()])),
+            false => (spanned(&plan.rows[lines.clone()]), spanned(&plan.columns)),
+        };
+        let (Some(y), Some(x)) = of_task else { return };
+        // SAFETY: the caller's promise.
+        let view = unsafe { self.view(image, group, &y, &x) };
         let blocks = lines.len().div_ceil(plan.block_lines);
         for panel in panels {
             let outputs = panel * width..self.outputs.min((panel + 1) * width);
@@ -234,25 +254,25 @@ impl Dense {
                 let results = Scratch::take::<f32>(pixels * width);
                 for channels in (0..plan.parts).map(|at| part(self.channels, plan.parts, at)) {
                     let layout = Layout {
-                        channel: self.channel_stride * size_of::<f32>() as isize,
-                        row: self.row_stride * size_of::<f32>() as isize,
+                        channel: view.channel * size_of::<f32>() as isize,
+                        row: view.row * size_of::<f32>() as isize,
                         channels: channels.len(),
                         out_row: x.len() * width * size_of::<f32>(),
                         adds: usize::from(channels.start > 0),
                     };
-                    let from = first + channels.start as isize * self.channel_stride;
+                    let skipped = channels.start as isize * view.channel;
                     let weights = self.weights.wrapping_add(panel + channels.start * taps * width);
                     for ((row, row_span), (column, column_span)) in
                         rows.iter().flat_map(|row| columns.iter().map(move |column| (row, column)))
                     {
                         let code = plan.codes[(outputs.len() - 1) / self.vector()][row_span * plan.spans + column_span];
-                        let at = (row.start * self.y.stride) as isize * self.row_stride
-                            + (column.start * self.x.stride) as isize * self.pixel_stride;
+                        let at = view.at(
+                            self.y.start + (row.start * self.y.stride) as isize,
+                            self.x.start + (column.start * self.x.stride) as isize,
+                        );
                         let to = ((row.start - y.start) * x.len() + column.start - x.start) * width;
                         // SAFETY: the code reads pixels inside the image and whole panels, and writes pixels of the block.
-                        unsafe {
-                            code(self.image.wrapping_offset(from + at), weights, results.ptr::<f32>().add(to), &layout)
-                        };
+                        unsafe { code(at.wrapping_offset(skipped), weights, results.ptr::<f32>().add(to), &layout) };
                     }
                 }
                 // The block's places follow each other: whole rows, or a part of one.

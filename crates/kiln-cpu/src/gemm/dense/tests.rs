@@ -1,4 +1,5 @@
 use super::*;
+use crate::features::Extension;
 use crate::gemm::{Matrix, Panels};
 use kiln_ir::examples::Random;
 use std::sync::Mutex;
@@ -12,12 +13,12 @@ fn axis(random: &mut Random, most: usize) -> WindowAxis {
     WindowAxis { taps, stride, dilation, start: -(padding as isize), length: length as isize, places, weight_stride: 0 }
 }
 
-/// Images of either order, of sizes that are no multiple of anything, against plain loops.
+/// Images of either order and of any float type, of sizes that are no multiple of anything, against plain loops.
 #[test]
 fn results_are_those_of_plain_loops() {
     let mut random = Random(11);
     for isa in Isa::available().filter(|&isa| isa != Isa::Portable) {
-        for number in 0..150 {
+        for number in 0..300 {
             let (images, groups) = (1 + random.below(2), 1 + random.below(2));
             let (channels, outputs) = (1 + random.below(6), 1 + random.below(70));
             let (y, x) = (axis(&mut random, 12), axis(&mut random, 40));
@@ -33,30 +34,66 @@ fn results_are_those_of_plain_loops() {
             let [image, channel, row, pixel] = strides.map(|n| n as isize);
             let memory = random.small_integers(images * all * height * width);
             let weights = random.small_integers(groups * outputs * channels * taps);
-            let panels = Panels::new(isa, channels * taps, outputs, DType::F32, DType::F32).unwrap();
+            // What all elements are, and how many of them a word has.
+            let pairs = isa == Isa::Avx512 && Extension::get() >= Extension::Bf16;
+            let pixels = match random.below(5) {
+                0 => Pixels::Widened(DType::Bf16),
+                1 => Pixels::Widened(DType::F16),
+                2 if pairs && last && channels % 2 == 0 => Pixels::Pairs,
+                2 | 3 if pairs => Pixels::Interleaved(channels),
+                _ => Pixels::Floats,
+            };
+            let short: Vec<u16> = match pixels {
+                Pixels::Widened(DType::F16) => memory.iter().map(|&v| half::f16::from_f32(v).to_bits()).collect(),
+                _ => memory.iter().map(|&v| half::bf16::from_f32(v).to_bits()).collect(),
+            };
+            let (words, packed_weights) = match pixels.has_pairs() {
+                false => (channels, weights.clone()),
+                true => {
+                    let at = |output: usize, channel: usize, tap: usize| match channel < channels {
+                        true => half::bf16::from_f32(weights[(output * channels + channel) * taps + tap]).to_bits(),
+                        false => 0,
+                    };
+                    let mut words = Vec::new();
+                    for output in 0..groups * outputs {
+                        for (pair, tap) in (0..channels.div_ceil(2)).flat_map(|p| (0..taps).map(move |t| (p, t))) {
+                            let (low, high) = (at(output, 2 * pair, tap), at(output, 2 * pair + 1, tap));
+                            words.push(f32::from_bits(u32::from(low) | u32::from(high) << 16));
+                        }
+                    }
+                    (channels.div_ceil(2), words)
+                }
+            };
+            let panels = Panels::new(isa, words * taps, outputs, DType::F32, DType::F32).unwrap();
             let each = panels.bytes() / size_of::<f32>();
             let packed = Scratch::take::<f32>(groups * each);
             for group in 0..groups {
-                let data = weights[group * outputs * channels * taps..].as_ptr().cast();
-                let matrix =
-                    Matrix { data, dtype: DType::F32, row_stride: 1, column_stride: (channels * taps) as isize };
+                let data = packed_weights[group * outputs * words * taps..].as_ptr().cast();
+                let matrix = Matrix { data, dtype: DType::F32, row_stride: 1, column_stride: (words * taps) as isize };
                 // SAFETY: the weights of a group, and room for its panels.
                 unsafe { panels.pack(&matrix, packed.ptr::<f32>().add(group * each).cast()) };
             }
+            let first = y.start * row + x.start * pixel;
+            let halved = |stride: isize| if pixels == Pixels::Pairs { stride / 2 } else { stride };
             let dense = Dense {
                 isa,
                 threads: 2,
-                image: memory.as_ptr().wrapping_offset(y.start * row + x.start * pixel),
+                image: match pixels {
+                    Pixels::Floats => memory.as_ptr().wrapping_offset(first).cast(),
+                    _ => short.as_ptr().wrapping_offset(first).cast(),
+                },
+                pixels,
                 images,
-                image_stride: image,
-                group_stride: channels as isize * channel,
-                channels,
+                image_stride: halved(image),
+                group_stride: halved(channels as isize * channel),
+                channels: words,
                 channel_stride: channel,
-                row_stride: row,
-                pixel_stride: pixel,
+                row_stride: halved(row),
+                pixel_stride: halved(pixel),
                 weights: packed.ptr(),
                 weight_group: each,
                 groups,
+                several: 0,
                 outputs,
                 y,
                 x,
@@ -121,7 +158,8 @@ fn parts_of_the_channels_are_added_up() {
         let dense = Dense {
             isa,
             threads: 1,
-            image: memory.as_ptr(),
+            image: memory.as_ptr().cast(),
+            pixels: Pixels::Floats,
             images: 1,
             image_stride: 0,
             group_stride: 0,
@@ -132,6 +170,7 @@ fn parts_of_the_channels_are_added_up() {
             weights: weights.as_ptr(),
             weight_group: 0,
             groups: 1,
+            several: 0,
             outputs: width,
             y: WindowAxis { length: 1, places: 1, ..line },
             x: line,
@@ -165,7 +204,8 @@ fn long_rows_are_cut() {
             let dense = Dense {
                 isa,
                 threads,
-                image: memory.as_ptr().wrapping_sub(1),
+                image: memory.as_ptr().wrapping_sub(1).cast(),
+                pixels: Pixels::Floats,
                 images: 1,
                 image_stride: 0,
                 group_stride: 0,
@@ -176,6 +216,7 @@ fn long_rows_are_cut() {
                 weights: weights.as_ptr(),
                 weight_group: 0,
                 groups: 1,
+                several: 0,
                 outputs: width,
                 y: line,
                 x,
@@ -204,6 +245,120 @@ fn long_rows_are_cut() {
             assert!(unsafe { dense.run(&check) }.unwrap());
             assert_eq!(seen.into_inner(), length * width);
             assert!(tiles.into_inner() > 4);
+        }
+    }
+}
+
+/// Groups of as many channels as results, side by side, of which a vector has several.
+#[test]
+fn groups_share_vectors() {
+    let mut random = Random(17);
+    for isa in Isa::available().filter(|&isa| isa != Isa::Portable) {
+        let lanes = Dense::vector_of(isa);
+        for each in [2, 4, 8].into_iter().filter(|&each| each < lanes) {
+            let (all, height, width) = (2 * lanes, 1 + random.below(6), 1 + random.below(19));
+            let axis = |length: usize| WindowAxis {
+                taps: 3,
+                stride: 1,
+                dilation: 1,
+                start: -1,
+                length: length as isize,
+                places: length,
+                weight_stride: 0,
+            };
+            let memory = random.small_integers(height * width * all);
+            let weights = random.small_integers(all * each * 9);
+            let panels = Panels::new(isa, each * 9, lanes, DType::F32, DType::F32).unwrap();
+            let size = panels.bytes() / size_of::<f32>();
+            let packed = Scratch::take::<f32>(2 * size);
+            for vector in 0..2 {
+                let data = weights[vector * lanes * each * 9..].as_ptr().cast();
+                let matrix = Matrix { data, dtype: DType::F32, row_stride: 1, column_stride: (each * 9) as isize };
+                // SAFETY: the weights of a vector, and room for its panels.
+                unsafe { panels.pack(&matrix, packed.ptr::<f32>().add(vector * size).cast()) };
+            }
+            let dense = Dense {
+                isa,
+                threads: 2,
+                image: memory.as_ptr().wrapping_sub((width + 1) * all).cast(),
+                pixels: Pixels::Floats,
+                images: 1,
+                image_stride: 0,
+                group_stride: lanes as isize,
+                channels: each,
+                channel_stride: 0,
+                row_stride: (width * all) as isize,
+                pixel_stride: all as isize,
+                weights: packed.ptr(),
+                weight_group: size,
+                groups: 2,
+                several: each,
+                outputs: lanes,
+                y: axis(height),
+                x: axis(width),
+                pixels_first: true,
+            };
+            let seen = AtomicUsize::new(0);
+            let check = |tile: Tile| {
+                for (r, c) in (0..tile.rows).flat_map(|r| (0..tile.columns).map(move |c| (r, c))) {
+                    let (place, output) = (tile.row + r, tile.column + c);
+                    let (py, px) = (place / width, place % width);
+                    let mut sum = 0.0;
+                    for k in 0..each * 9 {
+                        let (channel, ky, kx) = (output / each * each + k / 9, k % 9 / 3, k % 3);
+                        let (iy, ix) = ((py + ky).wrapping_sub(1), (px + kx).wrapping_sub(1));
+                        if iy < height && ix < width {
+                            sum += memory[(iy * width + ix) * all + channel] * weights[output * each * 9 + k];
+                        }
+                    }
+                    // SAFETY: an element of the tile.
+                    let got = unsafe { *tile.data.cast::<f32>().add(r * tile.row_stride + c) };
+                    assert_eq!(got, sum, "{isa:?} {each}: result {output} of {place}");
+                }
+                seen.fetch_add(tile.rows * tile.columns, Ordering::Relaxed);
+            };
+            // SAFETY: everything is in memory; what is outside the image is not read.
+            assert!(unsafe { dense.run(&check) }.unwrap());
+            assert_eq!(seen.into_inner(), all * height * width);
+        }
+    }
+}
+
+/// Weights whose channels, taps (either way) or neither follow each other, one by one.
+#[test]
+fn weights_of_any_order_are_packed() {
+    let mut random = Random(19);
+    for isa in Isa::available().filter(|&isa| isa != Isa::Portable) {
+        for (outputs, channels) in [(1, 1), (5, 3), (33, 20), (70, 37)] {
+            let (y, x) = (3usize, 2usize);
+            let (o, c, t) = (outputs as isize, channels as isize, (y * x) as isize);
+            // Strides of result, channel, row and column of taps, and where the first weight is.
+            let orders = [
+                ([c * t, t, 2, 1], 0),
+                ([c * t, t, -2, -1], t - 1),
+                ([c * t, 1, 2 * c, c], 0),
+                ([c * t, 1, -2 * c, -c], (t - 1) * c),
+                ([1, o * t, 2 * o, o], 0),
+            ];
+            for ([output, channel, row, column], first) in orders {
+                let memory = random.small_integers(outputs * channels * y * x);
+                let panels = Panels::new(isa, channels * y * x, outputs, DType::F32, DType::F32).unwrap();
+                let packed = Scratch::take::<f32>(panels.bytes() / size_of::<f32>());
+                let from = memory.as_ptr().wrapping_offset(first);
+                // SAFETY: all weights are in memory, and there is room for the panels.
+                unsafe {
+                    pack_taps(&panels, from, output, (channels, channel), (y, row), (x, column), packed.ptr());
+                }
+                let width = Dense::panel_width(isa);
+                for (n, k) in (0..outputs).flat_map(|n| (0..channels * y * x).map(move |k| (n, k))) {
+                    let [ch, ky, kx] = [k / (y * x), k % (y * x) / x, k % x].map(|i| i as isize);
+                    let at = first + n as isize * output + ch * channel + ky * row + kx * column;
+                    let place = (n / width * channels * y * x + k) * width + n % width;
+                    // SAFETY: a weight of the panels.
+                    let got = unsafe { *packed.ptr::<f32>().add(place) };
+                    assert_eq!(got, memory[at as usize], "{isa:?} {outputs} {channels} {channel}: {n}, {k}");
+                }
+            }
         }
     }
 }

@@ -34,6 +34,24 @@ pub unsafe fn pack_taps(
         let to = (to as *mut f32).wrapping_add(panel * channels.0 * taps * width);
         let first = (from as *const f32).wrapping_offset(lanes.start as isize * outputs);
         let mut row = [0f32; 64];
+        if channels.1 == 1 && channels.0 > 1 {
+            // Channels that follow each other are transposed by vectors, a tap at a time.
+            let rows = Scratch::take::<f32>(channels.0 * width);
+            for tap in 0..taps {
+                let at = (tap / x.0) as isize * y.1 + (tap % x.0) as isize * x.1;
+                let data = first.wrapping_offset(at).cast();
+                let from = Lanes { data, dtype: DType::F32, lane_stride: outputs, k_stride: 1 };
+                // SAFETY: the weights of a tap, and their rows of the panel.
+                unsafe {
+                    pack::<f32>(panels.isa(), &from, 0..lanes.len(), width, 0..channels.0, rows.ptr());
+                    for channel in 0..channels.0 {
+                        let row = rows.ptr::<f32>().add(channel * width);
+                        to.add((channel * taps + tap) * width).copy_from_nonoverlapping(row, width);
+                    }
+                }
+            }
+            return;
+        }
         let backwards = Scratch::take::<f32>(if step < 0 { taps * width } else { 0 });
         for channel in 0..channels.0 {
             let to = to.wrapping_add(channel * taps * width);

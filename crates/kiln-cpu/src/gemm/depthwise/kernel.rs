@@ -15,6 +15,7 @@ use super::super::spans::Span;
 use crate::asm::{Alu, Assembler, Cond, Gpr, Mem, Size, VReg, Width, ops};
 use crate::features::Isa;
 use crate::memory::MemoryError;
+use kiln_ir::DType;
 
 /// Everything a kernel's code depends on.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -24,6 +25,8 @@ pub(in crate::gemm) struct Shape {
     pub(super) x: Span,
     /// Bytes from one pixel to the next.
     pub(super) pixel: i32,
+    /// F32, Bf16 or F16.
+    pub(super) dtype: DType,
 }
 
 /// One line of results, in bytes.
@@ -52,7 +55,7 @@ pub(super) struct Layout {
 
 /// `(image, weights, results, lines, layout)`: the pixel under the first tap of the first place, in the image's first row; weights
 /// `[tap][lane]`; results `[line][place][lane]`.
-pub(super) type DepthwiseFn = unsafe extern "C" fn(*const f32, *const f32, *mut f32, *const Line, *const Layout);
+pub(super) type DepthwiseFn = unsafe extern "C" fn(*const u8, *const f32, *mut f32, *const Line, *const Layout);
 
 /// The kernel of a shape, generated on first use and kept for the life of the process.
 pub(super) fn get(shape: Shape) -> Result<DepthwiseFn, MemoryError> {
@@ -127,12 +130,19 @@ fn generate(shape: &Shape) -> Vec<u8> {
     }
     for (number, (offset, readers)) in pixels_read(&shape.x).into_iter().enumerate() {
         let at = Mem::base(AT).offset(offset as i32 * shape.pixel);
-        if let (true, &[(place, tap)]) = (keeps, &readers[..]) {
+        if let (true, &[(place, tap)], DType::F32) = (keeps, &readers[..], shape.dtype) {
             asm.vector(ops::VFMADD231PS, width, crate::asm::Args::rvm(acc(place), weight(tap), at));
             continue;
         }
         let pixel = VReg((first_pixel + number % pixels) as u8);
-        asm.rm(ops::VMOVUPS, width, pixel, at);
+        match shape.dtype {
+            DType::Bf16 => {
+                asm.rm(ops::VPMOVZXWD, width, pixel, at);
+                asm.rmi(ops::VPSLLD_I, width, pixel, pixel, 16);
+            }
+            DType::F16 => asm.rm(ops::VCVTPH2PS, width, pixel, at),
+            _ => asm.rm(ops::VMOVUPS, width, pixel, at),
+        }
         for (place, tap) in readers {
             match keeps {
                 true => asm.rvm(ops::VFMADD231PS, width, acc(place), weight(tap), pixel),

@@ -18,7 +18,7 @@ use super::direct::WindowAxis;
 use super::pack::{Lanes, pack};
 use super::scratch::Scratch;
 use super::source::{Epilogue, Tile};
-use super::spans::{MOST_PLACES, Span, fit, taps_inside, tiles};
+use super::spans::{MOST_PLACES, Span, fit, taps_inside, tiles, under};
 use super::{GemmError, part};
 use crate::features::Isa;
 use crate::pool;
@@ -99,7 +99,7 @@ struct Code {
     tiles: Vec<(Range<usize>, DepthwiseFn)>,
     /// All lines of results.
     lines: Vec<Line>,
-    /// Elements from one pixel to the next, and from one row to the next.
+    /// Bytes from one pixel to the next, and from one row to the next.
     pixel: isize,
     row: isize,
 }
@@ -126,7 +126,7 @@ impl Depthwise {
     fn plan(&self) -> Result<Plan, GemmError> {
         let vector = self.vector();
         let pixels = under(&self.x, &(0..self.x.places));
-        let stays = self.image_dtype == DType::F32 && self.channel_stride == 1;
+        let stays = self.channel_stride == 1;
         let in_place = stays && self.channels >= vector;
         let transposed = !stays || !self.channels.is_multiple_of(vector);
         let row_bytes = pixels.len().max(1) * self.y.stride * vector * size_of::<f32>();
@@ -134,8 +134,8 @@ impl Depthwise {
         let line_bytes = self.x.places * vector * size_of::<f32>();
         let chunk = (CHUNK_BYTES / line_bytes).max(1);
         let vectors = if chunk < self.y.places || blocks > 1 { 1 } else { CHUNK_BYTES / (line_bytes * self.y.places) };
-        let own = || self.code(self.pixel_stride, self.row_stride);
-        let packed = || self.code(vector as isize, (vector * pixels.len()) as isize);
+        let own = || self.code(self.image_dtype, self.pixel_stride, self.row_stride);
+        let packed = || self.code(DType::F32, vector as isize, (vector * pixels.len()) as isize);
         Ok(Plan {
             in_place: in_place.then(own).transpose()?,
             transposed: transposed.then(packed).transpose()?,
@@ -146,17 +146,18 @@ impl Depthwise {
         })
     }
 
-    fn code(&self, pixel: isize, row: isize) -> Result<Code, GemmError> {
-        let bytes = |elements: isize| elements * size_of::<f32>() as isize;
+    fn code(&self, dtype: DType, pixel: isize, row: isize) -> Result<Code, GemmError> {
+        let size = (dtype.size_in_bits() / 8) as isize;
+        let (pixel, row) = (pixel * size, row * size);
         let most = most_places(self.isa, self.x.taps).min(MOST_PLACES);
         let (places, spans) = tiles(&self.x, self.x.places.div_ceil(self.x.places.div_ceil(most)));
-        let code = |&x: &Span| kernel::get(Shape { isa: self.isa, x, pixel: bytes(pixel) as i32 });
+        let code = |&x: &Span| kernel::get(Shape { isa: self.isa, x, pixel: pixel as i32, dtype });
         let codes = spans.iter().map(code).collect::<Result<Vec<_>, _>>()?;
         let line = |line: usize| {
             let taps = taps_inside(&self.y, line);
             let at = self.y.start + (line * self.y.stride + taps.start * self.y.dilation) as isize;
             let weights = taps.start * self.x.taps * self.vector() * size_of::<f32>();
-            Line { image: bytes(at * row), weights, taps: taps.len() }
+            Line { image: at * row, weights, taps: taps.len() }
         };
         Ok(Code {
             tiles: places.into_iter().map(|(places, span)| (places, codes[span])).collect(),
@@ -314,7 +315,7 @@ impl Depthwise {
         channels: &Range<usize>,
         rows: &Range<usize>,
         block: *mut f32,
-    ) -> Option<(&'a Code, *const f32)> {
+    ) -> Option<(&'a Code, *const u8)> {
         let size = (self.image_dtype.size_in_bits() / 8) as isize;
         let first = image as isize * self.image_stride
             + channels.start as isize * self.channel_stride
@@ -322,11 +323,11 @@ impl Depthwise {
             + (plan.pixels.start as isize - self.x.start) * self.pixel_stride;
         let first = self.image.wrapping_offset(first * size);
         let (code, first) = match (&plan.in_place, &plan.transposed) {
-            (Some(code), _) if channels.len() == self.vector() => (code, first.cast()),
+            (Some(code), _) if channels.len() == self.vector() => (code, first),
             (_, Some(code)) => {
                 // SAFETY: the rows are inside the image, the block has room for them.
                 unsafe { self.fill(first, rows.len(), plan.pixels.len(), channels.len(), block) };
-                (code, block.cast_const())
+                (code, block.cast_const().cast())
             }
             _ => return None,
         };
@@ -339,13 +340,13 @@ impl Depthwise {
         &self,
         plan: &Plan,
         code: &Code,
-        first: *const f32,
+        first: *const u8,
         weights: *const f32,
         lines: Range<usize>,
         to: *mut f32,
     ) {
         let layout = Layout {
-            tap_row: code.row * self.y.dilation as isize * size_of::<f32>() as isize,
+            tap_row: code.row * self.y.dilation as isize,
             lines: lines.len(),
             out_row: self.x.places * self.vector() * size_of::<f32>(),
         };
@@ -385,14 +386,6 @@ impl Depthwise {
 fn turned_tile(data: *mut f32, row_stride: usize, channels: Range<usize>, column: usize, columns: usize) -> Tile {
     let (row, rows) = (channels.start, channels.len());
     Tile { data: data.cast(), dtype: DType::F32, row_stride, row, rows, column, columns }
-}
-
-/// The pixels of an image under some places.
-fn under(axis: &WindowAxis, places: &Range<usize>) -> Range<usize> {
-    let first = axis.start + (places.start * axis.stride) as isize;
-    let end = axis.start + ((places.end - 1) * axis.stride + (axis.taps - 1) * axis.dilation) as isize + 1;
-    let inside = |at: isize| at.clamp(0, axis.length.max(0)) as usize;
-    inside(first)..inside(end).max(inside(first))
 }
 
 /// Packed weights that tasks share.

@@ -14,6 +14,7 @@ fn axis(random: &mut Random, most: usize) -> WindowAxis {
 
 fn stored(numbers: &[f32], dtype: DType) -> Vec<u8> {
     match dtype {
+        DType::F16 => numbers.iter().flat_map(|&v| half::f16::from_f32(v).to_bits().to_le_bytes()).collect(),
         DType::Bf16 => numbers.iter().flat_map(|&x| bf16::from_f32(x).to_le_bytes()).collect(),
         _ => numbers.iter().flat_map(|x| x.to_le_bytes()).collect(),
     }
@@ -31,7 +32,7 @@ fn results_are_those_of_plain_loops() {
             let (height, width) = (y.length as usize, x.length as usize);
             let taps = y.taps * x.taps;
             let (last, pixels_first) = (random.below(2) == 0, random.below(2) == 0);
-            let dtype = if random.below(4) == 0 { DType::Bf16 } else { DType::F32 };
+            let dtype = [DType::F32, DType::F32, DType::Bf16, DType::F16][random.below(4)];
             let size = dtype.size_in_bits() / 8;
             // Strides of channel, row and pixel; rows may have a rest that is not read.
             let rest = random.below(2);

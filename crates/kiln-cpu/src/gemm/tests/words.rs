@@ -19,7 +19,7 @@ fn shortened(extension: Extension, m: usize, n: usize, k: usize, acc: DType, thr
 }
 
 /// Heights of one tile, of two and of several panels, odd ends of all sizes.
-const SHAPES: [(usize, usize, usize); 14] = [
+const SHAPES: [(usize, usize, usize); 17] = [
     (2, 3, 1),
     (9, 33, 31),
     (16, 32, 32),
@@ -34,6 +34,9 @@ const SHAPES: [(usize, usize, usize); 14] = [
     (10, 300, 1003),
     (12, 16, 2111),
     (130, 17, 40),
+    (27, 70, 1664),
+    (13, 64, 1024),
+    (14, 96, 256),
 ];
 
 /// Bytes of a matrix that a test reads as bf16 made on demand.

@@ -78,6 +78,10 @@ pub struct Case {
     pub stride: usize,
     pub padding: usize,
     pub groups: usize,
+    /// The type of all elements.
+    pub dtype: DType,
+    /// Whether images and weights have their channels last in memory.
+    pub last: bool,
     /// Threads of all sides.
     pub threads: usize,
 }
@@ -105,6 +109,12 @@ impl Case {
         if self.part != Part::Forward {
             name += &format!(", {}", self.part.name());
         }
+        if self.dtype != DType::F32 {
+            name += &format!(" {}", self.dtype);
+        }
+        if self.last {
+            name += " channels-last";
+        }
         name
     }
 
@@ -112,7 +122,7 @@ impl Case {
     pub fn to_json(&self) -> Value {
         json!({
             "kind": "conv", "part": self.part.name(), "shape": self.x, "weight": self.w, "stride": self.stride,
-            "padding": self.padding, "groups": self.groups, "dtype": "f32",
+            "padding": self.padding, "groups": self.groups, "dtype": self.dtype.to_string(), "last": self.last,
         })
     }
 
@@ -152,7 +162,13 @@ impl Case {
     /// The graph that is compiled, and run op by op.
     pub fn graph(&self) -> Result<Graph, Error> {
         let mut b = GraphBuilder::new();
-        let input = |b: &mut GraphBuilder, shape: &[usize]| b.input(TensorType::fixed(DType::F32, shape));
+        let input = |b: &mut GraphBuilder, shape: &[usize]| match (self.last, shape) {
+            (true, &[n, c, y, x]) => {
+                let last = b.input(TensorType::fixed(self.dtype, &[n, y, x, c]))?;
+                build::permute(b, &last, &[0, 3, 1, 2])
+            }
+            _ => b.input(TensorType::fixed(self.dtype, shape)),
+        };
         let options = self.options();
         let y = match self.part {
             Part::Forward => {
@@ -221,6 +237,7 @@ impl Case {
                 build::add(&mut b, &y, &x)?
             }
         };
+        let y = if self.last { build::permute(&mut b, &y, &[0, 2, 3, 1])? } else { y };
         b.output(y);
         Ok(b.finish())
     }
@@ -290,6 +307,29 @@ const SQUARES: &[Square] = &[
     ("MobileNetV2", Part::WeightGradient, [144, 144, 56, 3, 1, 1, 144]),
 ];
 
+/// Convolutions that are measured in other layouts and types as well: numbers as above.
+const VARIED: &[(&str, [usize; 7])] = &[
+    ("ResNet", [3, 64, 224, 7, 2, 3, 1]),
+    ("ResNet", [64, 64, 56, 1, 1, 0, 1]),
+    ("ResNet", [64, 64, 56, 3, 1, 1, 1]),
+    ("ResNet", [256, 256, 14, 3, 1, 1, 1]),
+    ("ResNet", [512, 512, 7, 3, 1, 1, 1]),
+    ("ResNet", [128, 128, 56, 3, 2, 1, 1]),
+    ("ResNet", [1024, 256, 14, 1, 1, 0, 1]),
+    ("MobileNetV2", [3, 32, 224, 3, 2, 1, 1]),
+    ("MobileNetV2", [144, 144, 56, 3, 1, 1, 144]),
+    ("MobileNetV2", [576, 576, 14, 3, 2, 1, 576]),
+    ("ConvNeXt", [96, 96, 56, 7, 1, 3, 96]),
+    ("RegNetY", [152, 152, 28, 3, 1, 1, 19]),
+    ("ResNeXt", [128, 128, 56, 3, 1, 1, 32]),
+    ("ResNeXt", [512, 512, 14, 3, 1, 1, 32]),
+    ("U-Net", [320, 320, 32, 3, 1, 1, 1]),
+];
+
+/// Type and layout of each of them.
+const VARIANTS: [(DType, bool); 4] =
+    [(DType::F32, true), (DType::Bf16, false), (DType::Bf16, true), (DType::F16, false)];
+
 /// All rows, of one image and of eight.
 pub fn all(threads: &[usize]) -> Vec<Case> {
     let mut cases = Vec::new();
@@ -301,11 +341,20 @@ pub fn all(threads: &[usize]) -> Vec<Case> {
                 _ => [outputs, channels / groups, taps, taps],
             };
             let x = vec![batch, channels, pixels, pixels];
-            cases.push(Case { network, part, x, w: w.into(), stride, padding, groups, threads });
+            let (dtype, last) = (DType::F32, false);
+            cases.push(Case { network, part, x, w: w.into(), stride, padding, groups, dtype, last, threads });
+        }
+        for (dtype, last) in VARIANTS {
+            for &(network, [channels, outputs, pixels, taps, stride, padding, groups]) in VARIED {
+                let (part, x) = (Part::Forward, vec![batch, channels, pixels, pixels]);
+                let w = vec![outputs, channels / groups, taps, taps];
+                cases.push(Case { network, part, x, w, stride, padding, groups, dtype, last, threads });
+            }
         }
         let mut other = |network, x: &[usize], w: &[usize], stride, padding| {
             let (part, x, w) = (Part::Forward, [&[batch], x].concat(), w.to_vec());
-            cases.push(Case { network, part, x, w, stride, padding, groups: 1, threads });
+            let (groups, dtype, last) = (1, DType::F32, false);
+            cases.push(Case { network, part, x, w, stride, padding, groups, dtype, last, threads });
         };
         other("Whisper", &[80, 3000], &[384, 80, 3], 1, 1);
         other("Whisper", &[384, 3000], &[384, 384, 3], 2, 1);

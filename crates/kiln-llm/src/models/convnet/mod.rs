@@ -1,4 +1,4 @@
-//! Convolutional networks that say what pictures show: ResNet, MobileNet, EfficientNet and ConvNeXt.
+//! Convolutional networks that say what pictures show: ResNet, RegNet, MobileNet, EfficientNet and ConvNeXt.
 //!
 //! ```text
 //!  pixels ─▶ stem ─▶ N × block (residual, inverted, ConvNeXt) ─▶ head ─▶ mean of all pixels ─▶ logits
@@ -52,7 +52,7 @@ pub struct Stem {
 /// One part of the body.
 #[derive(Debug, Module)]
 pub enum Block {
-    /// Of a ResNet.
+    /// Of a ResNet or a RegNet.
     Residual(Residual),
     /// Of a MobileNet or an EfficientNet.
     Inverted(Inverted),
@@ -80,6 +80,8 @@ pub enum Family {
     Resnet,
     /// transformers'.
     ResnetHf,
+    /// RegNetX and RegNetY of timm.
+    Regnet,
     /// MobileNet and EfficientNet of timm, by their name.
     Inverted(&'static inverted::Plan),
     /// MobileNetV2 of transformers.
@@ -125,7 +127,9 @@ impl Family {
             () if has("layer1.0.conv1.weight") => Some(Family::Resnet),
             () if has("stages.0.blocks.0.conv_dw.weight") => Some(Family::Convnext),
             // Strides and activations of these are in no shape.
-            () if has("conv_stem.weight") => return Err(unnamed(config, "architecture")),
+            () if has("conv_stem.weight") || has("s1.b1.conv1.conv.weight") => {
+                return Err(unnamed(config, "architecture"));
+            }
             () => None,
         })
     }
@@ -142,6 +146,9 @@ impl Family {
         if resnet::is_plain(name) {
             return Some(Family::Resnet);
         }
+        if resnet::is_regnet(name) {
+            return Some(Family::Regnet);
+        }
         if let Some(rest) = name.strip_prefix("convnextv2_").or(name.strip_prefix("convnext_")) {
             let sizes = ["atto", "femto", "pico", "nano", "tiny", "small", "base", "large", "xlarge", "huge"];
             return sizes.contains(&rest).then_some(Family::Convnext);
@@ -153,6 +160,7 @@ impl Family {
     pub fn name(self) -> &'static str {
         match self {
             Family::Resnet | Family::ResnetHf => "resnet",
+            Family::Regnet => "regnet",
             Family::Inverted(plan) => plan.prefix,
             Family::MobilenetHf => "mobilenet_v2",
             Family::EfficientnetHf => "efficientnet",
@@ -180,6 +188,7 @@ impl ConvNet {
         let (stem, blocks, head) = match family {
             Family::Resnet => resnet::timm(&reader)?,
             Family::ResnetHf => resnet::transformers(&reader, required(config)?)?,
+            Family::Regnet => resnet::regnet(&reader)?,
             Family::Inverted(plan) => inverted::timm(&reader, plan, config)?,
             Family::MobilenetHf => inverted::mobilenet(&reader, required(config)?)?,
             Family::EfficientnetHf => inverted::efficientnet(&reader, required(config)?)?,

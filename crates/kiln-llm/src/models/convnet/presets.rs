@@ -26,6 +26,7 @@ pub const VISION_PRESETS: &[VisionPreset] = &[
     preset("resnet-18", "resnet18", 11_689_512),
     preset("resnet-50", "resnet50", 25_557_032),
     preset("resnext-50", "resnext50_32x4d", 25_028_904),
+    preset("regnety-008", "regnety_008", 6_263_168),
     preset("mobilenet-v2", "mobilenetv2_100", 3_504_872),
     preset("mobilenet-v3-large", "mobilenetv3_large_100", 5_483_032),
     preset("efficientnet-b0", "efficientnet_b0", 5_288_548),
@@ -56,6 +57,7 @@ impl VisionPreset {
             "resnet18" => writer.resnet(&[2, 2, 2, 2], false, 1, 64)?,
             "resnet50" => writer.resnet(&[3, 4, 6, 3], true, 1, 64)?,
             "resnext50_32x4d" => writer.resnet(&[3, 4, 6, 3], true, 32, 4)?,
+            "regnety_008" => writer.regnet(&[1, 3, 8, 2], &[64, 128, 320, 768], 16)?,
             "convnext_tiny" => writer.convnext(&[3, 3, 9, 3], &[96, 192, 384, 768])?,
             "mobilenetv2_100" => writer.inverted(MOBILENET_V2, 32, Some(1280), false)?,
             "mobilenetv3_large_100" => writer.inverted(MOBILENET_V3, 16, Some(1280), true)?,
@@ -168,6 +170,30 @@ impl Writer {
             }
         }
         self.linear("fc", channels, CLASSES)
+    }
+
+    fn regnet(&mut self, depths: &[usize; 4], widths: &[usize; 4], group: usize) -> Result<()> {
+        self.conv("stem.conv", Some("stem.bn"), [32, 3, 3, 3])?;
+        let mut channels = 32;
+        for (stage, (&depth, &width)) in depths.iter().zip(widths).enumerate() {
+            for number in 1..=depth {
+                let at = format!("s{}.b{number}", stage + 1);
+                let mut conv = |name: &str, shape: [usize; 4]| {
+                    self.conv(&format!("{at}.{name}.conv"), Some(&format!("{at}.{name}.bn")), shape)
+                };
+                conv("conv1", [width, channels, 1, 1])?;
+                conv("conv2", [width, group, 3, 3])?;
+                conv("conv3", [width, width, 1, 1])?;
+                if number == 1 {
+                    conv("downsample", [width, channels, 1, 1])?;
+                }
+                let few = channels / 4;
+                self.conv(&format!("{at}.se.fc1"), None, [few, width, 1, 1])?;
+                self.conv(&format!("{at}.se.fc2"), None, [width, few, 1, 1])?;
+                channels = width;
+            }
+        }
+        self.linear("head.fc", channels, CLASSES)
     }
 
     fn inverted(&mut self, stages: &[Stage], stem: usize, head: Option<usize>, late: bool) -> Result<()> {

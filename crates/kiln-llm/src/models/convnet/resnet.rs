@@ -1,4 +1,4 @@
-//! ResNets, and their kin with wider blocks, groups or squeeze and excitation: three (or two) convolutions beside a shortcut.
+//! ResNets, and their kin with wider blocks, groups or squeeze and excitation, and RegNets: three (or two) convolutions beside a shortcut.
 
 use super::layers::{ConvNorm, Function, How, Padding, Reader, SqueezeExcite};
 use super::{Block, Head, Stem};
@@ -12,8 +12,11 @@ use kiln::nn::{Forward, Module};
 pub struct Residual {
     /// Two of 3 × 3, or one of it between two of one pixel.
     pub convs: Vec<ConvNorm>,
-    /// Of channels, before the sum.
+    /// Of channels, before the sum or (RegNet) before the last convolution.
     pub se: Option<SqueezeExcite>,
+    /// Convolutions before it.
+    #[module(skip)]
+    pub squeezed: usize,
     /// Where channels or sizes change.
     pub shortcut: Option<ConvNorm>,
     /// Of the sum.
@@ -74,6 +77,41 @@ pub(super) fn timm(reader: &Reader<'_, '_>) -> Result<(Stem, Vec<Block>, Head)> 
     }
     let head = Head { conv: None, norm: None, after: None, classifier: reader.linear("fc", channels)? };
     Ok((Stem { conv, norm: None, pooled: true }, blocks, head))
+}
+
+/// Whether a name of timm's is a RegNetX or RegNetY, as `regnety_008`.
+pub(super) fn is_regnet(name: &str) -> bool {
+    let size = name.strip_prefix("regnetx_").or(name.strip_prefix("regnety_"));
+    size.is_some_and(|size| !size.is_empty() && size.bytes().all(|byte| byte.is_ascii_digit()))
+}
+
+/// RegNets with the names of timm.
+pub(super) fn regnet(reader: &Reader<'_, '_>) -> Result<(Stem, Vec<Block>, Head)> {
+    let relu = Function::Relu;
+    let how = How { stride: 2, padding: Padding::Each(1), function: relu, epsilon: EPSILON };
+    let conv = reader.conv("stem.conv", Some("stem.bn"), 3, how)?;
+    let mut channels = conv.weight.shape()[0];
+    let mut blocks = Vec::new();
+    for stage in 1..=4 {
+        let part = reader.under(format!("s{stage}"));
+        let there = |number: &usize| part.has(&format!("b{number}.conv1.conv.weight"));
+        for number in (1..).take_while(there) {
+            let at = part.under(format!("b{number}"));
+            let stride = if number == 1 { 2 } else { 1 };
+            let names = [("conv1.conv", "conv1.bn"), ("conv2.conv", "conv2.bn"), ("conv3.conv", "conv3.bn")];
+            let shortcut = at.has("downsample.conv.weight").then_some(("downsample.conv", "downsample.bn"));
+            let mut block = residual(&at, &names, shortcut, channels, stride, relu, false)?;
+            if at.has("se.fc1.weight") {
+                let inner = block.convs[1].weight.shape()[0];
+                block.se = Some(at.under("se").squeeze(["fc1", "fc2"], inner, [relu, Function::Sigmoid])?);
+                block.squeezed = 2;
+            }
+            channels = width(&block);
+            blocks.push(Block::Residual(block));
+        }
+    }
+    let head = Head { conv: None, norm: None, after: None, classifier: reader.linear("head.fc", channels)? };
+    Ok((Stem { conv, norm: None, pooled: false }, blocks, head))
 }
 
 /// With the names of transformers.
@@ -140,7 +178,7 @@ fn residual(
         Some((conv, norm)) => Some(at.conv(conv, Some(norm), input, How { stride, ..How::plain(EPSILON) })?),
         None => None,
     };
-    Ok(Residual { convs, se: None, shortcut, function })
+    Ok(Residual { squeezed: convs.len(), convs, se: None, shortcut, function })
 }
 
 impl Forward for Residual {
@@ -148,11 +186,11 @@ impl Forward for Residual {
     #[track_caller]
     fn forward(&self, x: &Tensor) -> kiln::Result<Tensor> {
         let mut y = x.clone();
-        for conv in &self.convs {
+        for (number, conv) in self.convs.iter().enumerate() {
             y = conv.forward(&y)?;
-        }
-        if let Some(se) = &self.se {
-            y = se.forward(&y)?;
+            if let (Some(se), true) = (&self.se, number + 1 == self.squeezed) {
+                y = se.forward(&y)?;
+            }
         }
         let beside = match &self.shortcut {
             Some(shortcut) => shortcut.forward(x)?,
