@@ -5,6 +5,7 @@ import functools
 import torch
 
 from .complex_rules import complex_rules
+from .layer_rules import layer_rules
 from .rules import rules
 
 aten = torch.ops.aten
@@ -25,6 +26,7 @@ def decompositions():
     table.update(on_lists())
     table.update(_own(table))
     table.update(rules())
+    table.update(layer_rules())
     table.update(or_else(table, complex_rules()))
     return {op: rule for op, rule in table.items() if op not in _WHOLE}
 
