@@ -403,10 +403,9 @@ class Plan:
                 return evaluate(item)
             if item in values:
                 return values[item]
-            if item in self.views:
-                return aliases.view(values[self.views[item]], item.meta["val"], evaluate)
-            if item in self.views_of_outputs:
-                return aliases.view(values[self.views_of_outputs[item]], item.meta["val"], evaluate)
+            base = self.views.get(item) or self.views_of_outputs.get(item)
+            if base is not None:
+                return aliases.view(values[base], base.meta["val"], item.meta["val"], evaluate)
             return evaluate(item.meta["val"])
 
         return [result(item) for item in self.results]
