@@ -71,15 +71,17 @@ def views_of_outputs(outputs):
     return found
 
 
-def view(base, like, evaluate):
-    """The view of ``base`` that has the sizes, strides and offset of ``like``."""
+def view(base, captured, like, evaluate):
+    """The view of ``base`` that ``like`` is of ``captured``. Nothing guards where in its memory an argument begins, so that it may be
+    elsewhere than it was captured."""
+    behind = like.storage_offset() * like.element_size() - captured.storage_offset() * captured.element_size()
     if like.dtype != base.dtype:
         # Of complex numbers also those are viewed that have no axis, or whose last one has gaps.
         whole = base.is_complex() and base.dtype.to_real() == like.dtype
         base = torch.view_as_real(base.conj() if base.is_conj() else base) if whole else base.view(like.dtype)
     size = [evaluate(n) for n in like.shape]
     stride = [evaluate(n) for n in like.stride()]
-    made = torch.as_strided(base, size, stride, evaluate(like.storage_offset()))
+    made = torch.as_strided(base, size, stride, base.storage_offset() + evaluate(behind) // like.element_size())
     made = made.conj() if like.is_conj() != made.is_conj() else made
     return torch._neg_view(made) if like.is_neg() != made.is_neg() else made
 

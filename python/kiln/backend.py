@@ -12,6 +12,7 @@ from .executor import compile_graph
 from .flex import inline_flex_attention
 from .masks import simplify_masks
 from .options import Options
+from .partition import is_sized_by_call
 from .race import never_slower
 from .report import emit, log_runtime
 
@@ -53,6 +54,32 @@ def _gradients_handed_in(module):
     return found
 
 
+def _sized_by_call(module):
+    """Whether a graph has ops whose sizes are only known once they are called."""
+    return any(node.op == "call_function" and is_sized_by_call(node) for node in module.graph.nodes)
+
+
+def _partition(joint, *args, **kwargs):
+    """Forward and backward graph. Where sizes of the forward graph may be others than they were captured as, the other graph is told."""
+    forward, backward = min_cut_rematerialization_partition(joint, *args, **kwargs)
+    if _sized_by_call(joint):
+        backward.meta["kiln_sizes_may_differ"] = True
+    return forward, backward
+
+
+def _where_sizes_hold(run, module):
+    """A function of a list of arguments that runs the graph in PyTorch where tensors have other sizes than they were captured with."""
+    fakes = [node.meta.get("val") for node in module.graph.find_nodes(op="placeholder")]
+    fixed = [(at, fake.shape) for at, fake in enumerate(fakes) if isinstance(fake, torch.Tensor)]
+    fixed = [(at, shape) for at, shape in fixed if all(isinstance(size, int) for size in shape)]
+
+    def called(arguments):
+        hold = all(arguments[at].shape == shape for at, shape in fixed)
+        return run(arguments) if hold else module(*arguments)
+
+    return called
+
+
 def _compiler(kind, number, options, explainer):
     def compile_one(module, _example_inputs):
         inline_flex_attention(module, decompositions())
@@ -60,6 +87,8 @@ def _compiler(kind, number, options, explainer):
         placeholders = len(module.graph.find_nodes(op="placeholder"))
         frozen = [place for place in frozen if place < placeholders]
         run = compile_graph(module, f"{kind}{number}", options, frozen, explainer)
+        if module.meta.get("kiln_sizes_may_differ"):
+            run = _where_sizes_hold(run, module)
         # Nothing guards what gradients are like that others hand in.
         gradients = _gradients_handed_in(module) if kind == "backward" else ()
         return _boxed(aliases.handed_in(run, gradients) if gradients else run)
@@ -109,7 +138,7 @@ def compile_captured(module, example_inputs, options, explainer=None):
         bw_compiler=_compiler("backward", number, options, explainer),
         inference_compiler=_compiler("inference", number, options, explainer),
         decompositions=decompositions(),
-        partition_fn=min_cut_rematerialization_partition,
+        partition_fn=_partition,
         keep_inference_input_mutations=True,
     )
     compiled = wrapped(module, example_inputs)

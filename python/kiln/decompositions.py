@@ -1,10 +1,12 @@
 """Which ops PyTorch spells out before Kiln sees the graph: core ATen's table with what Kiln has whole left out, and ops on lists."""
 
 import functools
+import math
 
 import torch
 
 from .complex_rules import complex_rules
+from .layer_rules import layer_rules
 from .rules import rules
 
 aten = torch.ops.aten
@@ -25,6 +27,7 @@ def decompositions():
     table.update(on_lists())
     table.update(_own(table))
     table.update(rules())
+    table.update(layer_rules())
     table.update(or_else(table, complex_rules()))
     return {op: rule for op, rule in table.items() if op not in _WHOLE}
 
@@ -146,11 +149,19 @@ def _cdist(x, y, p, compute_mode):
 
 
 def _cdist_backward(grad, x, y, p, cdist):
-    if p != 2 or x.dtype not in (torch.float32, torch.float64):
+    if not (p in (1, 2, math.inf) or p > 2) or x.dtype not in (torch.float32, torch.float64):
         return NotImplemented
     difference = x.unsqueeze(-2) - y.unsqueeze(-3)
-    scale = torch.where(cdist == 0, 0, grad / cdist).unsqueeze(-1)
-    return (difference * scale).sum(-2)
+    grad, far = grad.unsqueeze(-1), cdist.unsqueeze(-1)
+    if p == 1:
+        felt = difference.sign() * grad
+    elif p == math.inf:
+        felt = torch.where(difference.abs() == far, difference.sign() * grad, 0)
+    elif p == 2:
+        felt = difference * torch.where(far == 0, 0, grad / far)
+    else:
+        felt = difference * difference.abs() ** (p - 2) * torch.where(far == 0, 0, grad / far ** (p - 1))
+    return felt.sum(-2)
 
 
 def _is_over(size, bound):

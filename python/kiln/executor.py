@@ -9,9 +9,10 @@ from torch.fx.node import Node, map_arg
 from . import _kiln, aliases, devices
 from .collectives import is_collective
 from .lower import Lowering, NotNative, source_of
-from .partition import foreign_nodes, is_computed, is_mutable, levels, used_nodes
+from .partition import foreign_nodes, is_computed, is_mutable, is_sized_by_call, levels, used_nodes
+from .partition import symbols as symbols_of_node
 from .report import emit, log_runtime
-from .sizes import Sizes, fixed, hints, limited, settled, symbols_of
+from .sizes import Sizes, fixed, hints, limited, settled
 from .torch_kernels import faster_in_torch, parts
 
 
@@ -81,18 +82,27 @@ def _compile_settled(module, name, options, frozen, explainer):
     if any(is_mutable(node) for node in foreign):
         return _refuse(module, name, "an op that Kiln lacks writes into its arguments")
     try:
-        plan = Plan(graph, placeholders, constants, nodes, foreign, device)
+        plan = Plan(module, name, placeholders, constants, nodes, foreign, device)
         if not foreign and plan.is_plain:
             made = _plain(plan, lowering, name, options, frozen)
         else:
             made = plan.compile(name, options, frozen)
+        places = [plan.sizes.places[symbol] for symbol in lowering.not_negative if symbol in plan.sizes.places]
         if options.background:
-            return InBackground(module, name, made)
-        return _finish(made, name, len(nodes), foreign, explainer)
+            return _unless_negative(InBackground(module, name, made), module, places)
+        return _unless_negative(_finish(made, name, len(nodes), foreign, explainer), module, places)
     except (NotNative, _kiln.Unsupported) as error:
         if options.fullgraph_native:
             raise _kiln.Unsupported(f"{name}: {error}") from None
         return _refuse(module, name, str(error))
+
+
+def _unless_negative(run, module, places):
+    """A function that runs the graph in PyTorch where a number among its arguments is negative, which no program takes for a size."""
+    numbers = [at for at, axis in places if axis is None]
+    if not numbers:
+        return run
+    return lambda arguments: module(*arguments) if any(arguments[at] < 0 for at in numbers) else run(arguments)
 
 
 def _subgraph(module, name, options, explainer):
@@ -183,7 +193,8 @@ def _plain(plan, lowering, name, options, frozen):
         lowering.output(node)
     make = lowering.compile(name, options, frozen)
     taken = [plan.placeholders.index(node) for node in lowering.parameters]
-    if taken == list(range(len(plan.placeholders))):
+    numbers = [number for number, _ in lowering.given_numbers.values()]
+    if taken == list(range(len(plan.placeholders))) and not numbers:
         taken = None
 
     def function(programs):
@@ -193,11 +204,21 @@ def _plain(plan, lowering, name, options, frozen):
 
         def run(arguments):
             given = [arguments[number] for number in taken]
+            if numbers:
+                given += _as_tensors(numbers, plan.sizes, plan.sizes.values(arguments))
             return program(given, devices.seed(plan.device)) if program.draws else program(given)
 
         return run
 
     return Made([make], function)
+
+
+def _as_tensors(numbers, sizes, values):
+    """Numbers as a program takes them: as tensors of one element, by the values of symbols."""
+    return [torch.tensor(sizes.evaluate(number, values), dtype=_DTYPES[type(number)]) for number in numbers]
+
+
+_DTYPES = {torch.SymInt: torch.int64, torch.SymFloat: torch.float64}
 
 
 class Step:
@@ -208,6 +229,7 @@ class Step:
         self.nodes = program_nodes
         self.program = None
         self.parameters = []
+        self.numbers = []
         self.symbols = []
         self.outputs = []
         # Which outputs are conjugated or negated when they are read.
@@ -218,8 +240,12 @@ class Step:
 class Plan:
     """How a graph is run: steps over an environment of values by node."""
 
-    def __init__(self, graph, placeholders, constants, nodes, foreign, device):
+    def __init__(self, module, name, placeholders, constants, nodes, foreign, device):
+        graph = module.graph
         self.device = device
+        self.name = name
+        # PyTorch finds the sizes of some ops' results by calling them with zeros. Where they depend on data, it runs the graph instead.
+        self.instead = module if any(map(is_sized_by_call, foreign)) else None
         self.placeholders = placeholders
         self.constants = constants
         self.nodes = nodes
@@ -259,10 +285,11 @@ class Plan:
                         lowering.parameter(arg)
             for node in step.nodes:
                 lowering.call(node)
-                symbols |= _symbols(node)
+                symbols |= symbols_of_node(node)
             step.parameters = list(lowering.parameters)
+            step.numbers = [number for number, _ in lowering.given_numbers.values()]
             for node in step.parameters:
-                symbols |= _symbols(node)
+                symbols |= symbols_of_node(node)
             step.symbols = sorted(symbols, key=str)
             for symbol in step.symbols:
                 lowering.graph.size_parameter(str(symbol))
@@ -304,6 +331,18 @@ class Plan:
 
     def run(self, arguments):
         """Runs the graph on a list of arguments, which it empties."""
+        if self.instead is None:
+            return self._run(arguments)
+        kept = list(arguments)
+        try:
+            return self._run(arguments)
+        except _OtherSizes as error:
+            # Arguments are overwritten by what follows, so that they are as they were.
+            emit("refused", self.name, str(error))
+            self._run = lambda arguments: self.instead(*arguments)
+            return self._run(kept)
+
+    def _run(self, arguments):
         values = dict(zip(self.placeholders, arguments))
         symbols = self.sizes.values(arguments)
         arguments.clear()
@@ -311,6 +350,8 @@ class Plan:
         for step in self.steps:
             if step.program is not None:
                 given = [_as_traced(values[node], node) for node in step.parameters]
+                if step.numbers:
+                    given += _as_tensors(step.numbers, self.sizes, symbols)
                 given += [symbols[symbol] for symbol in step.symbols]
                 results = step.program(given, devices.seed(self.device)) if step.program.draws else step.program(given)
                 for at, fake in step.lazy:
@@ -336,12 +377,14 @@ class Plan:
         args = [number(item) for item in map_arg(node.args, value)]
         kwargs = {key: number(item) for key, item in map_arg(node.kwargs, value).items()}
         result = _as_typed(node.target(*args, **kwargs), node.meta.get("val"))
+        if self.instead is not None:
+            _check_sizes(node, result, node.meta.get("val"))
         values[node] = result
         self._bind(node.meta.get("val"), result, symbols)
 
     def _bind(self, fake, result, symbols):
         """Sizes that only the result of an op tells."""
-        if isinstance(fake, torch.SymInt) and fake.node.expr.is_symbol:
+        if isinstance(fake, (torch.SymInt, torch.SymFloat)) and fake.node.expr.is_symbol:
             symbols.setdefault(fake.node.expr, result)
         elif isinstance(fake, torch.Tensor):
             for size, number in zip(fake.shape, result.shape):
@@ -360,29 +403,26 @@ class Plan:
                 return evaluate(item)
             if item in values:
                 return values[item]
-            if item in self.views:
-                return aliases.view(values[self.views[item]], item.meta["val"], evaluate)
-            if item in self.views_of_outputs:
-                return aliases.view(values[self.views_of_outputs[item]], item.meta["val"], evaluate)
+            base = self.views.get(item) or self.views_of_outputs.get(item)
+            if base is not None:
+                return aliases.view(values[base], base.meta["val"], item.meta["val"], evaluate)
             return evaluate(item.meta["val"])
 
         return [result(item) for item in self.results]
 
 
-def _symbols(node):
-    """The symbols of a node's sizes and strides."""
-    found = set()
-    fakes = node.meta.get("val")
-    for fake in fakes if isinstance(fakes, (list, tuple)) else [fakes]:
-        numbers = (*fake.shape, *fake.stride()) if isinstance(fake, torch.Tensor) else [fake]
-        for number in numbers:
-            if isinstance(number, torch.SymInt):
-                found |= symbols_of(number)
-    for arg in node.all_input_nodes:
-        fake = arg.meta.get("val")
-        if isinstance(fake, (torch.SymInt, torch.SymFloat)):
-            found |= symbols_of(fake)
-    return found
+class _OtherSizes(Exception):
+    """A result with other sizes than the graph was captured with."""
+
+
+def _check_sizes(node, result, fake):
+    if isinstance(fake, torch.Tensor) and isinstance(result, torch.Tensor):
+        fixed = [(own, size) for own, size in zip(result.shape, fake.shape) if not isinstance(size, torch.SymInt)]
+        if any(own != size for own, size in fixed):
+            raise _OtherSizes(f"{node.target} gave sizes {tuple(result.shape)}, captured as {tuple(fake.shape)}")
+    elif isinstance(fake, (list, tuple)) and isinstance(result, (list, tuple)):
+        for part, of in zip(result, fake):
+            _check_sizes(node, part, of)
 
 
 def _as_typed(result, fake):

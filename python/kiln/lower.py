@@ -72,6 +72,15 @@ def arguments_of(node):
     return given
 
 
+# Types of a schema's arguments that may be a number with which elements are computed.
+_NUMBERS = frozenset({"Tensor", "number", "Optional[Tensor]", "Optional[number]"})
+
+
+def _computed_with(node):
+    """The names of a node's arguments that may be numbers with which elements are computed, and are no sizes or places."""
+    return {argument.name for argument in node.target._schema.arguments if str(argument.type) in _NUMBERS}
+
+
 class Lowering:
     """A Kiln graph of some nodes of an FX graph on a device, which is called with the values of others."""
 
@@ -85,6 +94,10 @@ class Lowering:
         self.hints = {}
         # The nodes whose values a call takes.
         self.parameters = []
+        # After these, numbers that a call takes as tensors of one element, each with its tensor.
+        self.given_numbers = {}
+        # Symbols among sizes and places that no guard keeps from being negative, and that programs cannot take so.
+        self.not_negative = set()
 
     def _value(self, fake, is_parameter=False):
         if not isinstance(fake, torch.Tensor):
@@ -127,19 +140,20 @@ class Lowering:
                 self.calls.append(node)
         return number
 
-    def _argument(self, value, user):
+    def _argument(self, value, user, computed_with=False):
         if isinstance(value, Node):
             if value in self.numbers:
                 return ("tensor", self.numbers[value])
             fake = value.meta.get("val")
-            if isinstance(fake, torch.SymInt):
-                return ("size", sizes.text(fake))
-            if isinstance(fake, torch.SymFloat):
-                return self._computed(fake, user)
+            if isinstance(fake, (torch.SymInt, torch.SymFloat)):
+                return self._argument(fake, user, computed_with)
             if isinstance(fake, (bool, int, float)):
                 return fake
             raise NotNative(f"{value} is not a tensor that Kiln knows")
         if isinstance(value, torch.SymInt):
+            if computed_with and sizes.may_be_no_size(value):
+                return self._given_number(value, "int64")
+            self.not_negative |= sizes.that_may_be_negative(value)
             return ("size", sizes.text(value))
         if isinstance(value, torch.SymFloat):
             return self._computed(value, user)
@@ -165,12 +179,21 @@ class Lowering:
 
         try:
             value = sizes.computed(number, call)
-        except sizes.NotComputed as error:
-            raise NotNative(str(error)) from None
+        except sizes.NotComputed:
+            value = self._given_number(number, "float64")
         # Numbers do not widen the floats that they meet.
         if not isinstance(fake, torch.Tensor) or fake.dtype != torch.float64:
             value = call("prims.convert_element_type.default", [("a", value), ("dtype", ("dtype", "float32"))], "float32")
         return value
+
+    def _given_number(self, number, dtype):
+        """A number that a call is given as a tensor of one element."""
+        key = str(number.node.expr)
+        if key not in self.given_numbers:
+            result = self.graph.value(dtype, [], [])
+            self.graph.parameter(result)
+            self.given_numbers[key] = (number, result)
+        return ("tensor", self.given_numbers[key][1])
 
     def call(self, node):
         """Adds the call of a node."""
@@ -182,12 +205,15 @@ class Lowering:
         if node.target is torch.ops.aten._conj.default and isinstance(node.args[0], complex):
             self._conjugate_number(node)
             return
+        if node.meta.get("unbacked_bindings"):
+            raise NotNative(f"{node.target} gives a size that depends on data, at {':'.join(map(str, source_of(node)))}")
         if node.target in _IN_MEMORY and not _may_be_whole(node.args[0].meta["val"]):
             raise NotNative(f"{node.target} of a part of a tensor's memory")
         written = node.args[0].meta.get("val") if node.target is torch.ops.aten.copy_.default else None
         if written is not None and (written.is_conj() or written.is_neg()):
             raise NotNative("a tensor that is conjugated or negated when it is read, overwritten")
-        arguments = [(name, self._argument(value, node)) for name, value in arguments_of(node)]
+        given, numbers = arguments_of(node), _computed_with(node)
+        arguments = [(name, self._argument(value, node, name in numbers)) for name, value in given]
         fake = node.meta.get("val")
         results = []
         if isinstance(fake, (list, tuple)):

@@ -10,6 +10,7 @@ from . import _kiln
 from .collectives import is_collective
 from .lower import Lowering, NotNative, is_size, source_of
 from .options import DEFAULT
+from .sizes import symbols_of
 
 
 def _is_data(node):
@@ -20,6 +21,33 @@ def _is_data(node):
 def is_computed(node):
     """Whether a node is a call that has to be made: sizes follow from the arguments."""
     return node.op == "call_function" and (_is_data(node) or not is_size(node))
+
+
+def is_check(node):
+    """Whether a node compares sizes and raises an error, and computes nothing."""
+    return node.target is torch.ops.aten._assert_scalar.default
+
+
+def is_sized_by_call(node):
+    """Whether PyTorch has no rule for the sizes of a node's results: it calls the op with zeros then, also where they depend on data."""
+    target = node.target
+    return isinstance(target, torch._ops.OpOverload) and not torch._C._dispatch_has_kernel_for_dispatch_key(target.name(), "Meta")
+
+
+def symbols(node):
+    """The symbols of a node's sizes and strides, and of the sizes among its arguments."""
+    found = set()
+    fakes = node.meta.get("val")
+    for fake in fakes if isinstance(fakes, (list, tuple)) else [fakes]:
+        numbers = (*fake.shape, *fake.stride()) if isinstance(fake, torch.Tensor) else [fake]
+        for number in numbers:
+            if isinstance(number, torch.SymInt):
+                found |= symbols_of(number)
+    for arg in node.all_input_nodes:
+        fake = arg.meta.get("val")
+        if isinstance(fake, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+            found |= symbols_of(fake)
+    return found
 
 
 # Operators of functions: AOTAutograd has made them functional.
@@ -62,8 +90,14 @@ def foreign_nodes(nodes, parameters, device, options=DEFAULT):
             reasons[node] = None
             _foreign(lowering, node, unknown)
             continue
-        missing = [arg for arg in node.all_input_nodes if arg in unknown]
+        if is_check(node):
+            reasons[node] = None
+            continue
+        missing = [arg for arg in node.all_input_nodes if arg in unknown and not is_size(arg)]
         try:
+            if _is_data(node):
+                at = ":".join(map(str, source_of(node)))
+                raise NotNative(f"{node.target}: a number is read from a tensor, at {at}")
             if _draws_as_eager(node, options):
                 raise NotNative(f"{node.target}: fallback_random asks for PyTorch's random numbers")
             if is_control_flow(node):
@@ -99,8 +133,12 @@ def levels(nodes, foreign):
     """Cuts a graph into alternating parts: a list of pairs, nodes of one program and the foreign nodes that run after it."""
     level = {}
     highest = latest = drawn = 0
+    # The nodes whose results tell sizes that depend on data.
+    tells = {symbol: node for node in foreign for symbol in node.meta.get("unbacked_bindings") or ()}
     for node in nodes:
         before = [(arg, level[arg]) for arg in node.all_input_nodes if arg in level]
+        if tells:
+            before += [(tells[symbol], level[tells[symbol]]) for symbol in symbols(node) if tells.get(symbol, node) in level]
         # What needs a foreign node's result is in the program after it.
         step = [at + (arg in foreign and node not in foreign) for arg, at in before]
         level[node] = max(step, default=0)

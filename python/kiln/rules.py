@@ -29,6 +29,9 @@ def rules():
         aten.median.dim: lambda x, dim, keepdim=False: _median(x, dim, keepdim, _middle),
         aten.nanmedian.dim: lambda x, dim, keepdim=False: _median(x, dim, keepdim, _middle_of_numbers),
         aten.kthvalue.default: _kthvalue,
+        aten.mode.default: _mode,
+        aten._new_zeros_with_same_feature_meta.default: _zeros_of_tangents,
+        **_windows(),
         aten.polygamma.default: _polygamma,
         aten.frexp.Tensor: _frexp,
         aten.nextafter.default: _nextafter,
@@ -116,10 +119,12 @@ def _median(x, dim, keepdim, middle):
 
 
 def _median_of_all(x, middle):
-    if not x.is_floating_point() or x.numel() == 0:
+    if x.is_complex() or x.numel() == 0:
         return NotImplemented
     flat = x.reshape(-1)
     values, _ = torch.sort(flat, stable=True)
+    if not x.is_floating_point():
+        return values[(flat.shape[0] - 1) // 2]
     return values.gather(0, middle((~flat.isnan()).sum(0, keepdim=True), flat.shape[0])).reshape(())
 
 
@@ -129,6 +134,75 @@ def _kthvalue(x, k, dim=-1, keepdim=False):
     values, indices = torch.sort(x, dim=dim, stable=True)
     values, indices = values.narrow(dim, k - 1, 1), indices.narrow(dim, k - 1, 1)
     return (values.clone(), indices.clone()) if keepdim else (values.squeeze(dim).clone(), indices.squeeze(dim).clone())
+
+
+def _mode(x, dim=-1, keepdim=False):
+    """The value that is there most often, the least of several, and the last place of it."""
+    if x.is_complex() or x.ndim == 0 or x.shape[dim] == 0:
+        return NotImplemented
+    values, places = torch.sort(x, dim=dim, stable=True)
+    size = x.shape[dim]
+    number = torch.arange(size, device=x.device).reshape([-1 if axis == dim % x.ndim else 1 for axis in range(x.ndim)])
+    differs = values.narrow(dim, 1, size - 1) != values.narrow(dim, 0, size - 1)
+    edge = torch.ones_like(values.narrow(dim, 0, 1), dtype=torch.bool)
+    begins, ends = torch.cat([edge, differs], dim), torch.cat([differs, edge], dim)
+    # The runs of equal values: how long each is at its end.
+    begun = torch.where(begins, number, 0).cummax(dim).values
+    length = torch.where(ends, number - begun + 1, 0)
+    found = length.argmax(dim, keepdim=True)
+    values, places = values.gather(dim, found), places.gather(dim, found)
+    return (values, places) if keepdim else (values.squeeze(dim), places.squeeze(dim))
+
+
+def _zeros_of_tangents(x, like, *, self_num_batch_dims=0):
+    """Zeros of the form of another tensor, behind the first axes of this one: tangents that nothing was given for."""
+    if not like.is_contiguous() or like.storage_offset() or like.is_complex() != x.is_complex():
+        return NotImplemented
+    return x.new_zeros((*x.shape[:self_num_batch_dims], *like.shape))
+
+
+def _windows():
+    """Windows of signals: sums of cosines, and triangles."""
+
+    def of(build):
+        def rule(window_length, *given, dtype=None, layout=None, device=None, pin_memory=None):
+            dtype = dtype or torch.get_default_dtype()
+            periodic, *rest = given or (True,)
+            if not isinstance(window_length, int) or dtype not in _LONG or layout not in (None, torch.strided):
+                return NotImplemented
+            if window_length < 2:
+                return torch.ones(window_length, dtype=dtype, device=device)
+            # A period has its first point once more at its end, where it is left out.
+            count = window_length + 1 if periodic else window_length
+            place = torch.arange(window_length, dtype=dtype, device=device)
+            return build(place, count, *rest)
+
+        return rule
+
+    def hamming(place, count, alpha=0.54, beta=0.46):
+        return alpha - beta * torch.cos(place * (2 * math.pi / (count - 1)))
+
+    def blackman(place, count):
+        place = place * (math.pi / (count - 1))
+        return 0.08 * torch.cos(place * 4) - 0.5 * torch.cos(place * 2) + 0.42
+
+    def bartlett(place, count):
+        rising = place * (2 / (count - 1))
+        return torch.where(place <= (count - 1) // 2, rising, 2 - rising)
+
+    kinds = {
+        "hann_window": of(lambda place, count: hamming(place, count, 0.5, 0.5)),
+        "hamming_window": of(hamming),
+        "blackman_window": of(blackman),
+        "bartlett_window": of(bartlett),
+    }
+    overloads = ("default", "periodic", "periodic_alpha", "periodic_alpha_beta")
+    return {
+        getattr(getattr(aten, name), overload): rule
+        for name, rule in kinds.items()
+        for overload in overloads
+        if overload in getattr(aten, name).overloads()
+    }
 
 
 def _polygamma(n, x):

@@ -2,10 +2,13 @@
 
 import contextlib
 import contextvars
+import functools
+import math
 
 import sympy
 import torch
 from torch.utils._sympy.functions import FloorDiv
+from torch.utils._sympy.value_ranges import bound_sympy
 
 # Symbols that are numbers, or known by others, in the graph at hand.
 _fixed = contextvars.ContextVar("fixed", default={})
@@ -38,6 +41,22 @@ def symbols_of(size):
 def is_symbolic(size):
     """Whether a size depends on symbols."""
     return isinstance(text(size), str)
+
+
+def may_be_no_size(number):
+    """Whether a whole number may be negative, as far as PyTorch's guards say: an argument of the user's function, and no size."""
+    expression = number.node.expr.xreplace(_fixed.get())
+    if expression.is_number:
+        return False
+    ranges = number.node.shape_env.var_to_range
+    known = {symbol: ranges[symbol] for symbol in expression.free_symbols if symbol in ranges}
+    return len(known) < len(expression.free_symbols) or bool(bound_sympy(expression, known).lower < 0)
+
+
+def that_may_be_negative(size):
+    """The symbols of a size that may be negative, as far as PyTorch's guards say: arguments of the user's function."""
+    ranges = size.node.shape_env.var_to_range
+    return {symbol for symbol in symbols_of(size) if symbol in ranges and ranges[symbol].lower < 0}
 
 
 # Functions of PyTorch's symbolic numbers, and the op that computes them.
@@ -190,7 +209,23 @@ class Sizes:
     def evaluate(self, size, values):
         """A size as a number."""
         if isinstance(size, (torch.SymInt, torch.SymFloat, torch.SymBool)):
-            expression = size.node.expr.xreplace(values)
             kind = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}[type(size)]
-            return kind(expression)
+            return kind(_evaluator(size.node.expr)(values))
         return size
+
+
+@functools.lru_cache(maxsize=4096)
+def _evaluator(expression):
+    """A function of the values of symbols that gives the value of an expression. Sympy takes longer for sums than a kernel for tensors."""
+    if expression.is_symbol:
+        return lambda values: values[expression]
+    if expression.is_number:
+        return lambda values: expression
+    parts = [_evaluator(part) for part in expression.args]
+    if isinstance(expression, sympy.Add):
+        return lambda values: sum(part(values) for part in parts)
+    if isinstance(expression, sympy.Mul):
+        return lambda values: math.prod(part(values) for part in parts)
+    if isinstance(expression, FloorDiv):
+        return lambda values: parts[0](values) // parts[1](values)
+    return lambda values: expression.xreplace(values)

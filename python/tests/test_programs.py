@@ -294,3 +294,86 @@ def test_an_argument_without_memory_is_an_error_and_no_crash():
     fast = torch.compile(lambda x, y: x.sin() + y, backend="kiln")
     with pytest.raises(TypeError, match=r"a tensor of f32\[3\] without memory"):
         fast(torch._efficientzerotensor((3,)), torch.randn(3))
+
+
+@torch.no_grad()
+def test_numbers_that_are_no_sizes():
+    def function(x, n):
+        return x + n, x * (x.shape[0] - n), torch.full((2,), n), x.float() / n
+
+    compiled = torch.compile(function, backend="kiln", dynamic=True)
+    x = torch.tensor([3, -7, 2**40])
+    for n in (5, -5, 2**62, -(2**62), 1, 100):
+        assert_close(compiled(x, n), function(x, n))
+    assert not kiln.report().fallbacks
+
+
+@torch.no_grad()
+def test_amounts_of_padding_that_are_no_sizes():
+    def function(x, n):
+        return torch.nn.functional.pad(x, (n, 2, 0, x.shape[0] - n), value=1.5)
+
+    compiled = torch.compile(function, backend="kiln", dynamic=True)
+    for rows, n in ((4, 1), (4, 3), (5, 7), (6, -2), (3, 0)):
+        x = torch.randn(rows, 6)
+        assert_close(compiled(x, n), function(x, n))
+    assert not kiln.report().fallbacks
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("kind", [int, float])
+@torch._dynamo.config.patch(capture_scalar_outputs=True)
+def test_numbers_read_from_tensors(kind):
+    def function(x, n):
+        number = n.item()
+        if kind is float:
+            return x * number + 1, x.sum() / number
+        torch._check(number >= 0)
+        torch._check(number <= x.shape[0])
+        return x[:number] * number, torch.zeros(number * 2) + 1, x.narrow(0, 0, number).sum() + 1
+
+    compiled = torch.compile(function, backend="kiln", fullgraph=True)
+    for n in (2, 5, 3, 7):
+        x, given = torch.randn(7, 3), torch.tensor(n, dtype=torch.int64 if kind is int else torch.float32)
+        assert_close(compiled(x, given), function(x, given))
+    assert all("a number is read from a tensor" in reason or "depends on data" in reason for reason in kiln.report().fallbacks)
+
+
+def test_sizes_that_pytorch_captures_wrongly():
+    """The gradient of `index_fill` has an op that PyTorch finds the sizes of by a call with zeros."""
+
+    def function(x, index, value):
+        return x.index_fill(-1, index, value)
+
+    compiled = torch.compile(function, backend="kiln")
+    x, value, ahead = torch.randn(5, 5, requires_grad=True), torch.tensor(2.0, requires_grad=True), torch.randn(5, 5)
+    for index in ([0, 0, 0], [0, 1, 1], [2, 3, 4], [1, 1, 1]):
+        index = torch.tensor(index)
+        want, got = (torch.autograd.grad(run(x, index, value), (x, value), ahead) for run in (function, compiled))
+        assert_close(got, want)
+
+
+def test_ragged_tensors():
+    ragged = torch.nested.nested_tensor([torch.randn(2, 4), torch.randn(3, 4)], layout=torch.jagged)
+    got = torch.compile(lambda x: x.sin() * 2, backend="kiln", fullgraph=True)(ragged)
+    assert_close(got.values(), ragged.values().sin() * 2)
+
+
+def test_arguments_that_begin_elsewhere_in_their_memory():
+    """Experts of a router: the backward graph reads a view of a weight, which begins elsewhere for each expert."""
+
+    def function(x, gate, up, down):
+        return (F.silu(x @ gate.t()) * (x @ up.t())) @ down
+
+    compiled = torch.compile(function, backend="kiln")
+    x, weights = torch.randn(5, 8, requires_grad=True), [torch.randn(4, 8, 8, requires_grad=True) for _ in range(3)]
+    for expert in (1, 2, 0, 3):
+        want, got = (torch.autograd.grad(run(x, *(w[expert] for w in weights)).square().sum(), (x, *weights)) for run in (function, compiled))
+        assert_close(got, want, 1e-3)
+    parts = torch.compile(lambda x: (x.t(), x[1:].view(torch.int32), x + 1), backend="kiln")
+    memory = torch.randn(6, 4)
+    for first in (0, 2, 1):
+        turned, bits, _ = parts(memory[first : first + 4])
+        assert_close(turned, memory[first : first + 4].t())
+        assert_close(bits, memory[first + 1 : first + 4].view(torch.int32))
+        assert turned.data_ptr() == memory[first].data_ptr()

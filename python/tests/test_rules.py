@@ -152,3 +152,43 @@ def test_random_numbers_of_the_generator_on_request():
     got = compiled(x)
     torch.manual_seed(2)
     assert torch.equal(got, torch.rand_like(x) + torch.randn_like(x))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("dtype", [torch.int64, torch.float32, torch.bool])
+@pytest.mark.parametrize("dim", [0, 1, -1])
+def test_modes(dtype, dim):
+    x = torch.randint(0, 3, (9, 7, 5)).to(dtype)
+    check(lambda x: (*x.mode(dim), x.mode(dim, keepdim=True).values), x)
+    check(lambda x: x.mode(dim).values, torch.tensor([[[1.0, float("nan"), 1.0, float("nan")]]]))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int8, torch.bfloat16])
+def test_the_median_of_all(dtype):
+    for count in (1, 6, 7):
+        check(torch.median, (torch.randn(count, 3) * 40).to(dtype))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", ["hann", "hamming", "blackman", "bartlett"])
+def test_windows_of_signals(name):
+    window = getattr(torch, f"{name}_window")
+    for periodic in (True, False):
+        for length in (0, 1, 2, 7, 8):
+            torch._dynamo.reset()
+            check(lambda x, length=length, periodic=periodic: window(length, periodic=periodic) + x, torch.ones(()))
+
+
+def test_tangents_that_were_not_given():
+    def function(x):
+        return torch.func.hessian(lambda x: (torch.tanh(x) ** 2).sum())(x)
+
+    check(function, torch.randn(4), tolerance=1e-4)
+
+
+@torch.no_grad()
+def test_shifts_of_bytes():
+    x, by = torch.arange(256, dtype=torch.uint8), torch.tensor([[0], [1], [7], [8], [20], [255]], dtype=torch.uint8)
+    check(lambda x: (x << 1, x >> 3, x << 8, x >> 9), x)
+    check(lambda x, by: (x << by, x >> by), x[:40], by[:4])

@@ -149,14 +149,15 @@ def test_distances(p):
     check(lambda x, y: (torch.cdist(x, y, p), torch.dist(x[:1], y[:1], p)), torch.randn(7, 3), torch.randn(5, 3))
 
 
-def test_gradients_of_distances():
+@pytest.mark.parametrize("p", [1.0, 2.0, 3.5, float("inf")])
+def test_gradients_of_distances(p):
     x, y = torch.randn(7, 3, requires_grad=True), torch.randn(5, 3, requires_grad=True)
     y.data[2] = x.data[1]
     compiled = torch.compile(torch.cdist, backend="kiln")
-    (torch.cdist(x, y) ** 2).sum().backward()
+    (torch.cdist(x, y, p) ** 2).sum().backward()
     want = [x.grad, y.grad]
     x.grad = y.grad = None
-    (compiled(x, y) ** 2).sum().backward()
+    (compiled(x, y, p) ** 2).sum().backward()
     assert_close([x.grad, y.grad], want)
     assert not kiln.report().fallbacks
 

@@ -80,6 +80,8 @@ impl Binding {
                 meta.shape.iter().chain(&meta.strides).for_each(|dim| needed.extend(dim.symbols()));
             }
         }
+        // Arguments that tell nothing that is needed are not read: PyTorch's numbers for ragged sizes are no integers.
+        bounds.retain(|bound| needed.contains(&bound.symbol));
         let mut order = Vec::with_capacity(needed.len());
         for symbol in needed {
             let found = bounds.iter().position(|bound| bound.symbol == symbol);

@@ -5,7 +5,7 @@ use crate::call::{Context, one};
 use crate::promote::as_float;
 use crate::rows::Row;
 use kiln_ir::build::{self, Emit};
-use kiln_ir::{BinaryOp, DType, NodeId, Op, UnaryOp};
+use kiln_ir::{BinaryOp, DType, NodeId, Op, Scalar, UnaryOp};
 
 pub(super) const ROWS: &[Row] = &[
     Row {
@@ -34,10 +34,19 @@ pub(super) const ROWS: &[Row] = &[
             "aten.bitwise_right_shift.Tensor",
             "aten.bitwise_right_shift.Tensor_Scalar",
         ],
-        text: "`shl` or `shr` of signed integers",
+        text: "`shl` or `shr` of signed integers; bytes as i16 by at most 8 bits",
         build: |c| {
-            let (x, y) = c.pair("self", "other")?;
+            let (mut x, mut y) = c.pair("self", "other")?;
             let dtype = c.b.ty(&x).dtype;
+            if dtype == DType::U8 {
+                // By more bits nothing is left, as by 8.
+                let most = build::full(&mut c.b, Scalar::int(DType::U8, 8), &[])?;
+                y = build::binary(&mut c.b, BinaryOp::Min, &y, &most)?;
+                (x, y) = (build::cast(&mut c.b, &x, DType::I16)?, build::cast(&mut c.b, &y, DType::I16)?);
+                let op = if c.name() == "bitwise_left_shift" { BinaryOp::Shl } else { BinaryOp::Shr };
+                let shifted = build::binary(&mut c.b, op, &x, &y)?;
+                return one(build::cast(&mut c.b, &shifted, DType::U8)?);
+            }
             if !matches!(dtype, DType::I8 | DType::I16 | DType::I32 | DType::I64) {
                 return c.unsupported(format!("of {dtype}"));
             }

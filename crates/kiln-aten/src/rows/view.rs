@@ -305,17 +305,18 @@ pub(super) const ROWS: &[Row] = &[
     },
     Row {
         ops: &["aten.constant_pad_nd.default"],
-        text: "`pad_constant`",
+        text: "`pad_by_sizes`",
         build: |c| {
             let x = c.tensor("self")?;
-            let mut amounts = vec![(0, 0); c.rank(x)];
+            let none = || (Dim::from(0), Dim::from(0));
+            let mut amounts = vec![none(); c.rank(x)];
             // Pairs from the last axis.
-            for (pair, amount) in c.ints("pad")?.chunks(2).zip(amounts.iter_mut().rev()) {
-                *amount = (pair[0], pair[1]);
+            for (pair, amount) in c.dims("pad")?.chunks(2).zip(amounts.iter_mut().rev()) {
+                *amount = (pair[0].clone(), pair[1].clone());
             }
-            amounts.extend(x.complex.then_some((0, 0)));
+            amounts.extend(x.complex.then(none));
             let value = c.float_or("value", 0.0)?;
-            one(x, build::pad_constant(&mut c.b, &x.id, &amounts, value)?)
+            one(x, build::pad_by_sizes(&mut c.b, &x.id, &amounts, value)?)
         },
     },
 ];

@@ -665,6 +665,7 @@ def seldom():
     for name in ["bitwise_left_shift", "bitwise_right_shift"]:
         case(f"aten.{name}.Tensor", i(-9, 9, 6), torch.tensor([0, 1, 5, 63, 64, -1]))
         case(f"aten.{name}.Tensor_Scalar", i(-9, 9, 3, dtype=torch.int32), 2)
+        case(f"aten.{name}.Tensor", torch.tensor([3, 129, 255, 255], dtype=torch.uint8), torch.tensor([0, 1, 7, 200], dtype=torch.uint8))
     case("aten.round.default", i(-9, 9, 3))
     case("aten.narrow_copy.default", f(2, 5), 1, 1, 3)
     case("aten.narrow_copy.default", f(2, 5), -1, -3, 2)

@@ -7,6 +7,13 @@ use crate::{Dim, Op, Scalar, TypeError};
 /// A constant added around every axis; negative amounts crop.
 #[track_caller]
 pub fn pad_constant<E: Emit>(e: &mut E, x: &E::Value, amounts: &[(i64, i64)], value: f64) -> Built<E> {
+    let dims: Vec<(Dim, Dim)> = amounts.iter().map(|&(low, high)| (Dim::from(low), Dim::from(high))).collect();
+    pad_by_sizes(e, x, &dims, value)
+}
+
+/// The same with amounts that may be symbolic; where the sign of one is not known, the axis is both extended and cut.
+#[track_caller]
+pub fn pad_by_sizes<E: Emit>(e: &mut E, x: &E::Value, amounts: &[(Dim, Dim)], value: f64) -> Built<E> {
     let ty = e.ty(x);
     if amounts.len() != ty.rank() {
         return fail::<_, E>(
@@ -14,15 +21,18 @@ pub fn pad_constant<E: Emit>(e: &mut E, x: &E::Value, amounts: &[(i64, i64)], va
             TypeError::AttributeLength { attribute: "amounts", got: amounts.len(), expected: ty.rank() },
         );
     }
+    let extended = |amount: &Dim| Dim::max(amount, &Dim::from(0));
     let mut y = x.clone();
-    if amounts.iter().any(|&(low, high)| low > 0 || high > 0) {
-        let low = amounts.iter().map(|a| Dim::from(a.0.max(0))).collect();
-        let high = amounts.iter().map(|a| Dim::from(a.1.max(0))).collect();
+    if amounts.iter().any(|(low, high)| !extended(low).is_zero() || !extended(high).is_zero()) {
+        let low = amounts.iter().map(|(low, _)| extended(low)).collect();
+        let high = amounts.iter().map(|(_, high)| extended(high)).collect();
         y = e.emit(Op::Pad { low, high, value: Scalar::float(ty.dtype, value) }, &[y])?;
     }
-    for (axis, &(low, high)) in amounts.iter().enumerate() {
-        let size = &e.ty(&y).shape[axis] + low.min(0) + high.min(0);
-        y = slice_axis(e, &y, axis, &Dim::from(low.min(0).saturating_neg()), &size, 1)?;
+    for (axis, (low, high)) in amounts.iter().enumerate() {
+        if *low != extended(low) || *high != extended(high) {
+            let size = &ty.shape[axis] + low + high;
+            y = slice_axis(e, &y, axis, &extended(&(Dim::from(0) - low)), &size, 1)?;
+        }
     }
     Ok(y)
 }
