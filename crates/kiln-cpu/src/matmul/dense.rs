@@ -292,7 +292,7 @@ impl Found {
             && self.weight_group == outputs as isize * self.weight_output;
         let fits = outputs == channels * each && outputs < lanes && lanes.is_multiple_of(outputs.max(1));
         let in_place = matches!(dense.pixels, Pixels::Floats | Pixels::Pairs);
-        if !in_place || !side_by_side || !fits || (dense.groups * outputs) % lanes != 0 {
+        if !in_place || !side_by_side || !fits || !(dense.groups * outputs).is_multiple_of(lanes) {
             return self;
         }
         dense.several = outputs;
