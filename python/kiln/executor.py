@@ -393,6 +393,9 @@ class Plan:
         """Sizes that only the result of an op tells."""
         if isinstance(fake, (torch.SymInt, torch.SymFloat)) and fake.node.expr.is_symbol:
             symbols.setdefault(fake.node.expr, result)
+        elif isinstance(fake, torch.SymBool) and len(fake.node.expr.free_symbols) == 1:
+            # A truth that is read is whether a symbol is one.
+            symbols.setdefault(next(iter(fake.node.expr.free_symbols)), int(result))
         elif isinstance(fake, torch.Tensor):
             for size, number in zip(fake.shape, result.shape):
                 if isinstance(size, torch.SymInt) and size.node.expr.is_symbol:
