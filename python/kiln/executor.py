@@ -89,20 +89,27 @@ def _compile_settled(module, name, options, frozen, explainer):
             made = plan.compile(name, options, frozen)
         places = [plan.sizes.places[symbol] for symbol in lowering.not_negative if symbol in plan.sizes.places]
         if options.background:
-            return _unless_negative(InBackground(module, name, made), module, places)
-        return _unless_negative(_finish(made, name, len(nodes), foreign, explainer), module, places)
+            return _unless_negative(InBackground(module, name, made), module, name, places)
+        return _unless_negative(_finish(made, name, len(nodes), foreign, explainer), module, name, places)
     except (NotNative, _kiln.Unsupported) as error:
         if options.fullgraph_native:
             raise _kiln.Unsupported(f"{name}: {error}") from None
         return _refuse(module, name, str(error))
 
 
-def _unless_negative(run, module, places):
+def _unless_negative(run, module, name, places):
     """A function that runs the graph in PyTorch where a number among its arguments is negative, which no program takes for a size."""
     numbers = [at for at, axis in places if axis is None]
     if not numbers:
         return run
-    return lambda arguments: module(*arguments) if any(arguments[at] < 0 for at in numbers) else run(arguments)
+
+    def called(arguments):
+        if all(arguments[at] >= 0 for at in numbers):
+            return run(arguments)
+        emit("refused", name, "a size or place is negative: this call runs in PyTorch")
+        return module(*arguments)
+
+    return called
 
 
 def _subgraph(module, name, options, explainer):
@@ -386,6 +393,9 @@ class Plan:
         """Sizes that only the result of an op tells."""
         if isinstance(fake, (torch.SymInt, torch.SymFloat)) and fake.node.expr.is_symbol:
             symbols.setdefault(fake.node.expr, result)
+        elif isinstance(fake, torch.SymBool) and len(fake.node.expr.free_symbols) == 1:
+            # A truth that is read is whether a symbol is one.
+            symbols.setdefault(next(iter(fake.node.expr.free_symbols)), int(result))
         elif isinstance(fake, torch.Tensor):
             for size, number in zip(fake.shape, result.shape):
                 if isinstance(size, torch.SymInt) and size.node.expr.is_symbol:

@@ -24,10 +24,12 @@ _KEYS = torch.tensor([[False] * 5, [False, False, True, False, True]])
 @torch.no_grad()
 @pytest.mark.parametrize("given", [dict(src_key_padding_mask=_KEYS), dict(mask=torch.ones(5, 5).triu(1).bool()), dict(is_causal=True)])
 def test_masks_of_an_encoder(given):
+    # In 2.15 PyTorch reads an element of the graph to see whether a mask is causal, unless that is said.
+    native = "mask" not in given
     if "is_causal" in given:
         given = dict(given, mask=nn.Transformer.generate_square_subsequent_mask(5))
     encoder, x = _encoder(False, "relu"), torch.randn(2, 5, 32)
-    check(lambda x: encoder(x, **given), x, tolerance=1e-4)
+    check(lambda x: encoder(x, **given), x, native=native, tolerance=1e-4)
 
 
 @torch.no_grad()
