@@ -136,9 +136,9 @@ fn sizes_may_change() -> Result<()> {
     Ok(())
 }
 
-/// A side that stops gradients has both sides computed; one that reads ends the graph.
+/// A side that stops gradients, or reads, ends the graph where gradients go through it; sides that differ in shapes do.
 #[test]
-fn sides_that_are_no_graphs_are_both_computed() -> Result<()> {
+fn sides_that_are_no_graphs_end_the_graph() -> Result<()> {
     let w = Var::new(&numbers(2, 1.0)).requires_grad(true);
     let own = w.clone();
     let f = compile(move |x: &Tensor| {
@@ -155,8 +155,84 @@ fn sides_that_are_no_graphs_are_both_computed() -> Result<()> {
     let reads = compile(|x: &Tensor| cond(&x.sum(..)?.gt(0.0)?, || x.mul(x.amax(..)?.item::<f32>()?), || x.neg()));
     assert_eq!(reads.call(&numbers(2, 1.0))?.to_vec::<f32>()?, [1.25, 1.5625]);
     assert_eq!(reads.call(&numbers(2, -3.0))?.to_vec::<f32>()?, [3.0, 2.75]);
-    let wrong = compile(|x: &Tensor| cond(&x.sum(..)?.gt(0.0)?, || x.sum(..), || x.neg()));
+    let unlike = |x: &Tensor| cond(&x.sum(..)?.gt(0.0)?, || x.sum(..), || x.neg());
+    let chosen = compile(unlike);
+    assert_eq!(chosen.call(&numbers(2, 1.0))?.to_vec::<f32>()?, [2.25]);
+    assert_eq!(chosen.call(&numbers(2, -3.0))?.to_vec::<f32>()?, [3.0, 2.75]);
+    let wrong = compile_with(unlike, whole());
     assert!(matches!(wrong.call(&numbers(2, 1.0)), Err(Error::Cond { .. })));
+    // Without gradients it is an op all the same, also where it is in a loop.
+    let stops = scan(|(sum, x): &(Tensor, Tensor)| {
+        let sum = cond(&x.sum(..)?.gt(0.0)?, || sum.add(x.detach()), || sum.sub(x))?;
+        Ok((sum.clone(), sum))
+    });
+    let f = compile_with(move |x: &Tensor| stops.call(Tensor::zeros((), DType::F32, Device::Cpu)?, x.clone()), whole());
+    assert_eq!(f.call(&numbers(4, -0.25))?.0.to_vec::<f32>()?, [1.0]);
+    Ok(())
+}
+
+/// Where a side does what no graph does, one side runs, as in eager code: hooks, variables, random numbers, disabled parts, gradients,
+/// failures of the side that is not taken.
+#[test]
+fn sides_do_what_eager_code_may() -> Result<()> {
+    type Side = fn(&Tensor, &Var) -> Result<Tensor>;
+    let sides: [(&str, Side); 8] = [
+        ("a hook", |x, _| x.with_hook(|gradient| Ok(Some(gradient.mul(3.0)?)))?.square()),
+        ("a variable", |x, state| {
+            state.add_assign(1.0)?;
+            x.mul(&state.get())
+        }),
+        ("random numbers", |x, _| x.dropout(0.0)),
+        ("a disabled part", |x, _| kiln::disable(|x: &Tensor| x.exp()).call(x)),
+        ("a gradient", |x, state| {
+            let start = x.detach().requires_grad();
+            let gradients = start.square()?.sum(..)?.gradients(&[&start])?;
+            gradients.get(&start).expect("it depends on it").mul(x)?.add(state.get())
+        }),
+        ("no gradient", |x, _| x.mul(&kiln::no_grad(|| x.exp())?)),
+        // The gradient of what is not taken is NaN: zero times that is, too.
+        ("a pole", |x, _| x.abs()?.add(x.detach().abs()?)?.sqrt()),
+        ("a failure", |x, _| if x.sum(..)?.gt(0.0)?.item::<bool>()? { x.exp() } else { x.reshape([7, 7, 7]) }),
+    ];
+    for (name, side) in sides {
+        let state = [Var::new(&numbers(2, 0.0)), Var::new(&numbers(2, 0.0))];
+        let f = |x: &Tensor, state: &Var| {
+            let x = x.requires_grad();
+            let y = cond(&x.sum(..)?.gt(0.0)?, || side(&x, state), || x.mul(2.0))?;
+            let gradient = y.sum(..)?.gradients(&[&x])?.get(&x).expect("y depends on x").clone();
+            Ok::<_, Error>((y.detach(), gradient))
+        };
+        let fast = compile(|x: &Tensor| f(x, &state[1]));
+        for x in [numbers(2, 1.0), numbers(2, -3.0), numbers(2, -0.25), numbers(2, 0.0), numbers(2, 2.0)] {
+            let (want, got) = (f(&x, &state[0])?, fast.call(&x)?);
+            for (want, got) in [(want.0, got.0), (want.1, got.1), (state[0].get(), state[1].get())] {
+                let (want, got) = (want.to_vec::<f32>()?, got.to_vec::<f32>()?);
+                let same = |(a, b): (&f32, &f32)| a.is_nan() && b.is_nan() || (a - b).abs() <= 1e-5 * a.abs().max(1.0);
+                assert!(want.iter().zip(&got).all(same), "{name}: {want:?} and {got:?}");
+            }
+        }
+        assert_eq!(fast.stats().compiles, 1, "{name}: {:?}", fast.stats());
+    }
+    Ok(())
+}
+
+/// Within a loop through which gradients go a side that stops some does so.
+#[test]
+fn sides_in_loops_stop_gradients() -> Result<()> {
+    let sums = scan(|(sum, x): &(Tensor, Tensor)| {
+        let sum = cond(&x.gt(0.0)?, || sum.add(x.mul(&x.detach())?), || sum.add(x))?;
+        Ok((sum.clone(), sum))
+    });
+    let f = move |x: &Tensor| {
+        let x = x.requires_grad();
+        let (last, _) = sums.call(Tensor::zeros((), DType::F32, Device::Cpu)?, x.clone())?;
+        Ok::<_, Error>(last.gradients(&[&x])?.get(&x).expect("it depends on x").clone())
+    };
+    let fast = compile(f);
+    for x in [numbers(4, -0.5), numbers(4, 1.0), numbers(3, -1.0)] {
+        let want: Vec<f32> = x.to_vec::<f32>()?.into_iter().map(|x| if x > 0.0 { x } else { 1.0 }).collect();
+        assert_eq!(fast.call(&x)?.to_vec::<f32>()?, want);
+    }
     Ok(())
 }
 
@@ -183,8 +259,12 @@ fn predicates_are_read_behind_the_queue() -> Result<()> {
 /// Where both sides run, an event says so and why.
 #[test]
 fn both_sides_are_said_to_run() -> Result<()> {
-    let f = compile(|x: &Tensor| cond(&x.sum(..)?.gt(0.0)?, || x.mul(x.amax(..)?.item::<f32>()?), || x.neg()));
-    let said = slow(|| f.call(&numbers(2, 1.0)).map(|_| ()))?;
+    let stops = |x: &Tensor| {
+        let x = x.requires_grad();
+        cond(&x.sum(..)?.gt(0.0)?, || x.mul(x.detach()), || x.neg())?.sum(..)?.gradients(&[&x]).map(|_| ())
+    };
+    let f = compile_with(stops, whole());
+    let said = slow(|| f.call(&numbers(2, 1.0)))?;
     assert!(said.contains("both sides of cond are computed") && said.contains("cond.rs"), "{said}");
     let f = compile(|x: &Tensor| cond(&x.sum(..)?.gt(0.0)?, || x.cumsum(0), || x.neg()));
     assert_eq!(slow(|| f.call(&numbers(2, 1.0)).map(|_| ()))?, "");

@@ -76,6 +76,35 @@ fn loss(x: &Tensor, world: &World, uses: usize) -> Result<Tensor> {
     }
 }
 
+/// A gradient on the tape is on one where it depends on something that is, whether the function is compiled or not.
+#[test]
+fn constant_gradients_are_on_no_tape() -> Result<()> {
+    type Unary = fn(&Tensor) -> Result<Tensor>;
+    let functions: [(&str, Unary); 8] = [
+        ("linear", |x| x.mul(2.0)?.neg()),
+        ("selected by a comparison", |x| x.gt(0.0)?.where_(x, x)),
+        ("selected and scaled", |x| x.gt(0.0)?.where_(x.mul(3.0)?, x)?.sum(0)),
+        ("relu", |x| x.relu()),
+        ("square", |x| x.square()),
+        ("a square in between", |x| x.gt(0.0)?.where_(x.square()?, x)),
+        ("softmax", |x| x.softmax(0)),
+        ("by indices", |x| x.index_select(0, &x.gt(0.0)?.to_dtype(DType::I64)?)),
+    ];
+    for (name, f) in functions {
+        let fast = compile(f);
+        let slope = |y: Tensor, x: &Tensor| -> Result<Tensor> {
+            Ok(y.sum(..)?.gradients_on_tape(&[x])?.get(x).expect("y depends on x").clone())
+        };
+        for seed in 0..2 {
+            let x = random(&[5], seed).requires_grad();
+            let (eager, compiled) = (slope(f(&x)?, &x)?, slope(fast.call(&x)?, &x)?);
+            assert_close(&compiled.detach(), &eager.detach(), name);
+            assert_eq!(compiled.has_tape(), eager.has_tape(), "{name}");
+        }
+    }
+    Ok(())
+}
+
 #[test]
 fn a_training_step_is_one_graph() -> Result<()> {
     for uses in 0..3 {

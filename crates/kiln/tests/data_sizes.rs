@@ -1,6 +1,6 @@
 //! Results whose sizes depend on elements: one program for all data.
 
-use kiln::{DType, Device, Dynamic, Generator, Options, Result, Tensor, Var, compile, compile_with};
+use kiln::{DType, Device, Dynamic, Generator, Options, Result, Tensor, Var, compile, compile_with, disable};
 
 fn random(shape: &[usize], seed: u64) -> Tensor {
     Generator::new(seed).randn(shape, DType::F32, Device::Cpu).unwrap()
@@ -197,6 +197,52 @@ fn a_variable_toggled_between_selections() {
         let got = fast.call(&arguments).unwrap_or_else(|error| panic!("turn {turn}: {error}"));
         assert_close(&got, &expected, &format!("turn {turn}"));
     }
+}
+
+/// Sizes of data that are read as numbers, behind disabled parts, at which views are all of what they are views of: at one element a
+/// half is the whole, and the function is wired otherwise than for many.
+#[test]
+fn sizes_of_data_read_as_numbers() -> Result<()> {
+    fn f(x: &Tensor, parts: usize) -> Result<Tensor> {
+        let part = disable(|x: &Tensor| x.mul(1.5));
+        let mut y = x.masked_select(&x.gt(0.0)?)?;
+        for _ in 0..parts {
+            y = y.narrow(0, 0, (y.size(0)? + 1) / 2)?;
+            y = part.call(&y)?;
+        }
+        let count = y.shape()[0];
+        let rows = y.reshape([count, 1])?.expand((count, 2))?.reshape(count * 2)?;
+        part.call(&rows)?.mul(count as f64)
+    }
+    for parts in 0..3 {
+        for dynamic in [Dynamic::Automatic, Dynamic::Always, Dynamic::Static] {
+            let fast = compile_with(move |x: &Tensor| f(x, parts), Options { dynamic, ..Options::default() });
+            for turn in 0..20 {
+                let x = data(&[1 + turn as usize % 7], turn);
+                assert_close(&fast.call(&x)?, &f(&x, parts)?, &format!("{parts} parts, turn {turn}"));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A program for what a disabled part gives of two elements and more is none for less.
+#[test]
+fn parts_that_give_fewer_elements() -> Result<()> {
+    let f = |x: &Tensor| {
+        let chosen = disable(|x: &Tensor| x.masked_select(&x.gt(0.0)?)).call(x)?;
+        Tensor::cat(&[chosen.clone(), chosen], 0)?.narrow(0, 0, 3)
+    };
+    let fast = compile(f);
+    for (length, from) in [(4, 0.5), (7, 0.5), (5, 0.5), (9, -9.0), (3, -0.5), (8, 0.5)] {
+        let values: Vec<f32> = (0..length).map(|at| from + at as f32 * 0.25).collect();
+        let x = Tensor::from_vec(values, length, Device::Cpu)?;
+        match (fast.call(&x), f(&x)) {
+            (Ok(got), Ok(want)) => assert_close(&got, &want, &format!("{length} from {from}")),
+            (got, want) => assert!(got.is_err() && want.is_err(), "{length} from {from}: {got:?} and {want:?}"),
+        }
+    }
+    Ok(())
 }
 
 /// The distinct slices of an axis, found by comparing all of them.

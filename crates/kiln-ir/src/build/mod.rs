@@ -70,7 +70,8 @@ pub use search::*;
 pub use shape::*;
 pub use special::*;
 
-use crate::{Error, Graph, NodeId, Op, Source, TensorType, TypeError};
+use crate::{Dim, Error, Graph, NodeId, Op, Source, Symbol, TensorType, TypeError};
+use std::sync::Arc;
 
 /// An executor of primitive ops: it adds nodes to a graph, or computes.
 pub trait Emit {
@@ -136,6 +137,8 @@ pub fn axis(rank: usize, axis: i64) -> Option<usize> {
 pub struct GraphBuilder {
     graph: Graph,
     source: Option<Source>,
+    /// What symbols are replaced by.
+    sizes: Option<Arc<[(Symbol, i64)]>>,
 }
 
 impl GraphBuilder {
@@ -146,12 +149,17 @@ impl GraphBuilder {
 
     /// Continues a graph.
     pub fn extend(graph: Graph) -> GraphBuilder {
-        GraphBuilder { graph, source: None }
+        GraphBuilder { graph, source: None, sizes: None }
     }
 
     /// Gives every node from now on this source; `None` goes back to the caller's line.
     pub fn set_source(&mut self, source: Option<Source>) {
         self.source = source;
+    }
+
+    /// Replaces these symbols by these sizes in whatever ops are added from now on.
+    pub fn set_sizes(&mut self, sizes: Option<Arc<[(Symbol, i64)]>>) {
+        self.sizes = sizes;
     }
 
     /// Adds the next input.
@@ -197,6 +205,13 @@ impl Emit for GraphBuilder {
     #[track_caller]
     fn emit(&mut self, op: Op, operands: &[NodeId]) -> Result<NodeId, Error> {
         let source = self.here();
+        let op = match &self.sizes {
+            Some(sizes) => {
+                let size = |symbol| sizes.iter().find(|(known, _)| *known == symbol).map(|(_, size)| Dim::from(*size));
+                op.map_dims(&|dim| if dim.as_const().is_some() { dim.clone() } else { dim.substitute(&size) })
+            }
+            None => op,
+        };
         self.graph.add(op, operands, source)
     }
 

@@ -181,8 +181,9 @@ impl Make {
     }
 
     fn expression(&mut self) -> Expression {
-        match self.below(27) {
+        match self.below(28) {
             0..5 => Expression::Unary(self.unary(), self.place()),
+            27 => Expression::Counted(self.place(), self.place()),
             5..13 => {
                 let op = [Binary::Add, Binary::Sub, Binary::Mul, Binary::Mul, Binary::Max][self.below(5)];
                 Expression::Binary(op, self.place(), self.place())
@@ -193,12 +194,12 @@ impl Make {
             17 => Expression::Held(self.below(3)),
             18 => Expression::Random,
             19 => {
-                // Of both or of neither the gradient depends on the value.
+                // Of both or of neither the gradient depends on the value. The last of each ends the graph.
                 let sides = match self.chance(0.5) {
-                    true => [Unary::Neg, Unary::Double, Unary::Next, Unary::Product],
-                    false => [Unary::Abs, Unary::Relu, Unary::Square, Unary::Square],
+                    true => [Unary::Neg, Unary::Double, Unary::Next, Unary::Product, Unary::Hook],
+                    false => [Unary::Abs, Unary::Relu, Unary::Square, Unary::Square, Unary::Own],
                 };
-                let (a, b) = (sides[self.below(4)], sides[self.below(4)]);
+                let (a, b) = (sides[self.below(5)], sides[self.below(5)]);
                 Expression::Cond(self.place(), self.place(), a, b)
             }
             // Values that one program gave are no functions of each other: outside of it their gradients by each other are none.
@@ -228,13 +229,12 @@ impl Make {
                 ];
                 let kind = kinds[self.below(kinds.len())];
                 // As with `cond`: of all or of none the gradient depends on the value. The last of each makes a loop run turn by turn, as a
-                // part of its own, which a side of `cond` cannot be.
+                // part of its own.
                 let ops = match self.chance(0.5) {
                     true => [Unary::Neg, Unary::Double, Unary::Next, Unary::Product, Unary::Flip, Unary::Hook],
                     false => [Unary::Abs, Unary::Relu, Unary::Square, Unary::Square, Unary::Abs, Unary::Own],
                 };
-                let count = if kind == LoopKind::Within { ops.len() - 1 } else { ops.len() };
-                let chain = (0..1 + self.below(3)).map(|_| ops[self.below(count)]).collect();
+                let chain = (0..1 + self.below(3)).map(|_| ops[self.below(ops.len())]).collect();
                 Expression::Loop(kind, self.place(), chain)
             }
             25 => Expression::Unary(self.unary(), self.place()),

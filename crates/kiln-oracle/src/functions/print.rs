@@ -164,6 +164,10 @@ fn expression(expression: &Expression, names: &Names) -> String {
         Expression::Selected(mask, place) => {
             format!("{}.masked_select({}.gt(0)?)?.sum(..)? // of one shape", of(place), of(mask))
         }
+        Expression::Counted(mask, place) => {
+            let (x, y) = (of(mask), of(place));
+            format!("({y} * count)?.clamp(-8, 8)? // of a disabled part's half of {x}.masked_select({x}.gt(0)?)?")
+        }
         Expression::Rows(mask, place) => {
             format!("{}.index_select(0, {}.sum(-1)?.gt(0)?.nonzero()?.squeeze(1)?)?.sum(0)?", of(place), of(mask))
         }

@@ -151,6 +151,8 @@ pub enum Expression {
     Scaled(ValueNumber, ValueNumber),
     /// The sum of those elements of the second where the first, of the same shape, is positive.
     Selected(ValueNumber, ValueNumber),
+    /// The second times the number of positive elements of the first, read as a number: that of a selection which a disabled part has seen.
+    Counted(ValueNumber, ValueNumber),
     /// The sum of those rows of the second whose sums in the first are positive.
     Rows(ValueNumber, ValueNumber),
     /// A loop over the rows: the last of their sums so far, and the sum of all of these.

@@ -244,6 +244,14 @@ impl Scope<'_> {
                 let (mask, x) = (self.value(*mask).gt(0.0)?, self.value(*place));
                 if mask.rank() > x.rank() { x.sum(..) } else { x.masked_select(&mask)?.sum(..) }
             }
+            Expression::Counted(mask, place) => {
+                let mask = self.value(*mask);
+                let selected = mask.detach().masked_select(&mask.gt(0.0)?)?;
+                let seen =
+                    disable(|x: &Tensor| x.mul(2.0)).call(&selected.narrow(0, 0, (selected.size(0)? + 1) / 2)?)?;
+                let count = seen.shape()[0] as f64;
+                self.value(*place).mul(count)?.clamp(-MOST, MOST)
+            }
             Expression::Rows(mask, place) => {
                 let (mask, x) = (self.value(*mask), self.value(*place));
                 if x.rank() != 2 || mask.rank() != 2 {

@@ -118,12 +118,22 @@ pub(crate) fn propagate(
                 let gradient = rule.gradient(&wanted, &present)?;
                 let taped = |&i: &usize| saved[i].as_ref().map(|t| t.with_tape(edges[i].clone()));
                 let mut inputs: Vec<Tensor> = gradient.operands.iter().filter_map(taped).collect();
+                let on_tape: Vec<bool> = cotangents.iter().map(|c| c.as_ref().is_some_and(Tensor::has_tape)).collect();
                 inputs.extend(cotangents.into_iter().flatten());
                 let inputs: Vec<&Tensor> = inputs.iter().collect();
                 let write = |b: &mut GraphBuilder, inputs: &[NodeId]| gradient.write(b, inputs);
                 let results = eager::run(Operation::Gradient(gradient.id), &inputs, device, &write, line)?;
-                let mut results = results.into_iter();
-                wanted.iter().map(|&wanted| if wanted { results.next() } else { None }).collect()
+                let is_taped = |source: usize| match source.checked_sub(edges.len()) {
+                    Some(cotangent) => on_tape.get(cotangent) == Some(&true),
+                    None => edges[source].is_some(),
+                };
+                let mut results = results.into_iter().peekable();
+                let result = |(operand, &is_wanted): (usize, &bool)| {
+                    let result = results.next_if(|_| is_wanted)?;
+                    let is_constant = result.has_tape() && !rule.is_on_tape(operand, &wanted, &present, &is_taped);
+                    Some(if is_constant { result.detach() } else { result })
+                };
+                wanted.iter().enumerate().map(result).collect()
             }
         };
         for (edge, cotangent) in edges.iter().zip(back) {

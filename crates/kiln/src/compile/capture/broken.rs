@@ -19,7 +19,7 @@ use super::guard::Guard;
 use super::segment::{Segment, SegmentGraph};
 use super::segment_compiler::Arguments;
 use super::sizes::Sizes;
-use super::tree::{Node, Returned, STOPS_KEPT, TraceStep};
+use super::tree::{BranchGuard, Node, Returned, STOPS_KEPT, TraceStep};
 use super::{Captured, Outcome, capture};
 use crate::tensor::bundle::{Bundle, Leaf};
 use crate::tensor::dim::{Predicate, Scope};
@@ -38,6 +38,8 @@ pub(super) struct Finished<R> {
     pub(super) later: Vec<(usize, Check)>,
     /// The plan of the program and the guards of the arguments, where it is for many sizes.
     wide: Option<(Plan, Vec<Guard>)>,
+    /// Whether other calls may go the same way: not where only this one is known to.
+    pub(super) is_kept: bool,
 }
 
 /// What became of the symbols that a function was captured with.
@@ -70,7 +72,7 @@ impl<F, A: Bundle, R: Bundle, E: From<Error>> Compiled<F, A, R, E> {
         leaves: &[Leaf<'_>],
         at: &Source,
     ) -> Result<Rest<R>> {
-        let Finished { rest, ran, checks, mut later, wide } =
+        let Finished { rest, ran, checks, mut later, wide, is_kept } =
             self.finish(captured, plan, symbols, 0, arguments, leaves, at)?;
         let (guards, sizes, plan) = match (wide, checks) {
             (Some((plan, guards)), Some(checks)) => {
@@ -78,8 +80,8 @@ impl<F, A: Bundle, R: Bundle, E: From<Error>> Compiled<F, A, R, E> {
             }
             _ => (exact_guards(leaves), Sizes::Fixed, None),
         };
-        if !ran.functions.is_kept() {
-            // The next call has a program.
+        if !ran.functions.is_kept() || !is_kept {
+            // The next call has a program, or is captured again.
         } else if ran.path.len() < STOPS_KEPT {
             let root = Node::join(ran.path.clone(), &mut later, rest.clone());
             let mut entry = Entry::new(guards, leaves, root, None, sizes);
@@ -107,7 +109,11 @@ impl<F, A: Bundle, R: Bundle, E: From<Error>> Compiled<F, A, R, E> {
         let Captured { driver, last, returned, .. } = captured;
         let mut ran = driver.map(Driver::into_ran).unwrap_or_default();
         let returned = Arc::new(returned);
-        let is_symbolic = |step: &TraceStep| matches!(step, TraceStep::Segment(segment) if segment.raw.is_symbolic());
+        let is_symbolic = |step: &TraceStep| match step {
+            TraceStep::Segment(segment) => segment.raw.is_symbolic(),
+            TraceStep::BranchGuard(BranchGuard::Sizes { is_symbolic, .. }, _) => *is_symbolic,
+            _ => false,
+        };
         let has_symbols = last.is_symbolic() || ran.path[done..].iter().any(is_symbolic);
         let again =
             |plan: Plan, kept: usize| self.record_again(plan, &ran, kept, &last, &returned, arguments, leaves, at);
@@ -142,19 +148,33 @@ impl<F, A: Bundle, R: Bundle, E: From<Error>> Compiled<F, A, R, E> {
             ran.path.truncate(done);
             ran.path.extend(path.into_iter().skip(done));
             let (checks, later) = placed(checks, done);
-            return Ok(Finished { rest, ran, checks: Some(checks), later, wide: Some((plan, guards)) });
+            return Ok(Finished { rest, ran, checks: Some(checks), later, wide: Some((plan, guards)), is_kept: true });
         }
-        let rest = match has_symbols {
-            false => self.build_fixed(&mut ran, done, last, &returned, leaves, at)?,
+        let fixed = match has_symbols {
+            false => Some((None, last.clone())),
             true => {
                 let fixed = self.record_fixed(&ran, done, &last, &returned, arguments, leaves, at);
-                let (path, last) = fixed.ok_or_else(|| Error::NotAFunction { at: at.clone() })?;
-                ran.path.truncate(done);
-                ran.path.extend(path.into_iter().skip(done));
-                self.build_fixed(&mut ran, done, last, &returned, leaves, at)?
+                fixed.map(|(path, last)| (Some(path), last))
             }
         };
-        Ok(Finished { rest, ran, checks: None, later: Vec::new(), wide: None })
+        let is_kept = fixed.is_some();
+        let rest = match fixed {
+            Some((path, last)) => {
+                if let Some(path) = path {
+                    ran.path.truncate(done);
+                    ran.path.extend(path.into_iter().skip(done));
+                }
+                self.build_fixed(&mut ran, done, last, &returned, leaves, at)?
+            }
+            // At these sizes the function is wired otherwise than with symbols (a view may be all of what it is a view of), and with symbols it
+            // is not for others: what is left runs as it was recorded, an op at a time.
+            None => {
+                let mut last = last;
+                bind(&mut last, &ran.homes).ok_or_else(|| Error::NotAFunction { at: at.clone() })?;
+                rest(Arc::new(Segment::new(Arc::new(last), Code::Nothing)), &returned)
+            }
+        };
+        Ok(Finished { rest, ran, checks: None, later: Vec::new(), wide: None, is_kept })
     }
 
     /// Records a function again, with symbols, that ran.

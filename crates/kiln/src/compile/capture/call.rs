@@ -266,14 +266,17 @@ impl<F, A: Bundle, R: Bundle, E: From<Error>> Compiled<F, A, R, E> {
         }
         let (captured, symbols) = self.capture(arguments, leaves, plan, driver, at)?;
         let (done, has_left_program) = captured.driver.as_ref().map_or((done, false), Driver::of_program);
-        let Finished { rest, ran, checks, mut later, .. } =
+        let Finished { rest, ran, checks, mut later, is_kept: may_keep, .. } =
             self.finish(*captured, None, symbols, done, arguments, leaves, at)?;
         let checks = checks.unwrap_or(exactly);
         let took = self.took(start);
         // What needs no new code costs no more than recording it, and is kept as long as there are few.
         let is_new = self.segment_compiler.compiled() > compiled;
         let is_kept = is_new || branch.branch_count() < self.options().recompile_limit;
-        if let Some(reason) = reason.filter(|_| execution.may_grow && is_kept && !has_left_program) {
+        if let Some(reason) = reason.as_ref().filter(|_| !may_keep) {
+            self.limits.count(reason.clone(), took);
+        }
+        if let Some(reason) = reason.filter(|_| execution.may_grow && is_kept && may_keep && !has_left_program) {
             if is_new {
                 self.limits.count(reason.clone(), took);
             }

@@ -1,26 +1,32 @@
 //! A data-dependent choice that stays in the graph.
 //!
 //! Each side is recorded as a graph of its own, and both are the sides of an [`Op::Cond`], of which a call runs one. Where a side does what
-//! is not part of a graph (it reads elements, stops gradients), both sides are computed and the results selected.
+//! is not part of a graph (it reads elements, changes variables, stops gradients that go through it), there is a graph break: the predicate
+//! is read, and the function goes on with one side, as it does in eager code.
 
 use super::compiled::tensors_of;
 use super::loops::{carries_gradients, has_bounds, has_conditional_loops, record_body, with_bounds};
 use super::with_session;
 use crate::tensor::bundle::{Bundle, Leaf, leaves_of};
+use crate::tensor::dim::scope::has_refused;
 use crate::tensor::eager::{self, Operation};
-use crate::tensor::tracer::is_active;
+use crate::tensor::tracer::{self, is_active};
 use crate::{DType, Error, Result, Tensor};
 use kiln_ir::build::{Emit, GraphBuilder};
 use kiln_ir::{Branches, Graph, NodeId, Op, Source};
 use kiln_runtime::event::{self, Category, Event};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 
 /// Selects by a bool tensor of one element. One of the two functions runs, in eager code and in a compiled function, where both are
-/// captured as graphs inside of the graph around them: there is no graph break, and gradients go through the side that ran. Both must return
-/// tensors of the same dtypes and shapes and the same plain values, and must not change variables, draw random numbers or call
-/// disabled parts. A side that reads elements or stops gradients makes a compiled function compute both, and select as
-/// [`Tensor::where_`] does, which an event of the category `perf` says. So does it where that takes less time than to look at the predicate: at most
+/// captured as graphs inside of the graph around them: there is no graph break, and gradients go through the side that ran. Both are computed,
+/// and selected from as [`Tensor::where_`] does, where that takes less time than to look at the predicate: at most
 /// 12 operations on each of at most 65,536 elements, of sizes that are known. Each function may be called more than once while it is captured.
+///
+/// Where a side is no graph (it reads elements, changes variables, draws random numbers, has hooks on gradients, calls disabled parts, or stops
+/// gradients that go through it) or both sides do not return tensors of the same dtypes and shapes and the same plain values, there is a graph break:
+/// the predicate is read, and each outcome has its own way on. With [`Options::fullgraph`](crate::Options::fullgraph) a side that stops gradients has
+/// both sides computed and selected from, which an event of the category `perf` says, and everything else is an error.
 ///
 /// ```
 /// use kiln::{Device, Options, Tensor, cond};
@@ -43,16 +49,63 @@ pub fn cond<R: Bundle>(
     if !is_active() {
         return if predicate.item::<bool>()? { then() } else { otherwise() };
     }
-    match record(predicate, &then, &otherwise, &at)? {
-        Ok(results) => Ok(results),
-        Err(why) => {
-            event::emit(Category::Perf, || Event::Slow {
-                text: format!("both sides of cond are computed and selected from: {why}"),
-                at: at.clone(),
-            });
-            select(predicate, &then, &otherwise, &at)
+    let why = match record(predicate, &then, &otherwise, &at)? {
+        Ok(results) => return Ok(results),
+        Err(why) => why,
+    };
+    if let NoOp::NoGraph | NoOp::Unlike | NoOp::Loop = why
+        && may_break(&at)?
+    {
+        let what = why.break_text();
+        let predicate = if predicate.is_traced() { tracer::concrete(predicate, what, &at)? } else { predicate.clone() };
+        return if predicate.item::<bool>()? { then() } else { otherwise() };
+    }
+    if let NoOp::Unlike = why {
+        return Err(wrong("they differ in dtypes, shapes or plain values", &at));
+    }
+    event::emit(Category::Perf, || Event::Slow {
+        text: format!("both sides of cond are computed and selected from: {}", why.text()),
+        at: at.clone(),
+    });
+    select(predicate, &then, &otherwise, &at)
+}
+
+/// Why a choice is no op of the graph.
+#[derive(Debug, Clone, Copy)]
+enum NoOp {
+    /// A side does what no graph does.
+    NoGraph,
+    /// The sides give what differs in more than elements.
+    Unlike,
+    /// Gradients go through a loop without a bound.
+    Loop,
+    /// Both sides are graphs, but not of one op.
+    Graphs(&'static str),
+}
+
+impl NoOp {
+    fn text(self) -> &'static str {
+        match self {
+            NoOp::NoGraph => "a side does what is not part of a graph, such as to stop gradients",
+            NoOp::Unlike => "the sides differ in dtypes, shapes or plain values",
+            NoOp::Loop => "gradients go through a loop without a bound",
+            NoOp::Graphs(why) => why,
         }
     }
+
+    /// Says what the function does, for a graph break.
+    fn break_text(self) -> &'static str {
+        match self {
+            NoOp::Unlike => "chooses between sides of `cond` that differ in dtypes, shapes or plain values",
+            NoOp::Loop => "has gradients through a loop without a bound in a side of `cond`",
+            NoOp::NoGraph | NoOp::Graphs(_) => "does in a side of `cond` what is not part of a graph",
+        }
+    }
+}
+
+/// Whether the predicate may be read: always, but where no break is allowed. A body that it is read in is no graph.
+fn may_break(at: &Source) -> Result<bool> {
+    with_session(at, |session| Ok(session.driver.as_ref().is_some_and(|driver| !driver.is_fullgraph())))
 }
 
 fn wrong(what: &'static str, at: &Source) -> Error {
@@ -60,17 +113,14 @@ fn wrong(what: &'static str, at: &Source) -> Error {
 }
 
 /// Whether two sides give the same but for elements.
-fn must_be_alike<R: Bundle>(then: &R, otherwise: &R, at: &Source) -> Result<()> {
+fn are_alike<R: Bundle>(then: &R, otherwise: &R) -> bool {
     let (left, right) = (leaves_of(then), leaves_of(otherwise));
     let alike = |(a, b): (&Leaf<'_>, &Leaf<'_>)| match (a, b) {
         // Whoever looks at a shape decides by it: the same expressions need no look.
         (Leaf::Tensor(a), Leaf::Tensor(b)) => a.ty() == b.ty() || a.dtype() == b.dtype() && a.shape() == b.shape(),
         (a, b) => a.is_value(b),
     };
-    match left.len() == right.len() && left.iter().zip(&right).all(alike) {
-        true => Ok(()),
-        false => Err(wrong("they differ in dtypes, shapes or plain values", at)),
-    }
+    left.len() == right.len() && left.iter().zip(&right).all(alike)
 }
 
 /// Records the choice as an op; says why it cannot be one.
@@ -79,15 +129,16 @@ fn record<R: Bundle>(
     then: &dyn Fn() -> Result<R>,
     otherwise: &dyn Fn() -> Result<R>,
     at: &Source,
-) -> Result<Result<R, &'static str>> {
+) -> Result<Result<R, NoOp>> {
     if predicate.dtype() != DType::Bool {
-        return Ok(Err("the predicate is no bool"));
+        return Ok(Err(NoOp::Graphs("the predicate is no bool")));
     }
     let device = predicate.device();
-    let no_graph = "a side does what is not part of a graph, such as to read elements or to stop gradients";
-    let Some((left, first)) = record_side(then, device, at)? else { return Ok(Err(no_graph)) };
-    let Some((right, second)) = record_side(otherwise, device, at)? else { return Ok(Err(no_graph)) };
-    must_be_alike(&left, &right, at)?;
+    let Some((left, first)) = record_side(then, device, at)? else { return Ok(Err(NoOp::NoGraph)) };
+    let Some((right, second)) = record_side(otherwise, device, at)? else { return Ok(Err(NoOp::NoGraph)) };
+    if !are_alike(&left, &right) {
+        return Ok(Err(NoOp::Unlike));
+    }
     let is_plain = |tensor: &&Tensor| tensor.device() == device && tensor.dtype() != DType::I4;
     let results = tensors_of(&leaves_of(&left)).into_iter().all(|tensor| is_plain(&tensor));
     // What is around both sides comes in once.
@@ -101,10 +152,10 @@ fn record<R: Bundle>(
         }
     }
     if !results || !given.iter().all(|tensor| is_plain(&tensor)) {
-        return Ok(Err("a side uses another device or i4"));
+        return Ok(Err(NoOp::Graphs("a side uses another device or i4")));
     }
     if types(&first.0) != types(&second.0) {
-        return Ok(Err("the sizes of both sides are different expressions"));
+        return Ok(Err(NoOp::Graphs("the sizes of both sides are different expressions")));
     }
     let in_order: Vec<usize> = (0..first.1.len()).collect();
     let graph = |cause| Error::Graph { cause: Box::new(cause) };
@@ -121,7 +172,7 @@ fn record<R: Bundle>(
     let has_loops = [branches.then(), branches.otherwise()].into_iter().any(has_conditional_loops);
     if has_loops && carries_gradients(&given.iter().collect::<Vec<_>>(), at)? {
         return match has_bounds(at)? {
-            true => Ok(Err("gradients go through a loop without a bound")),
+            true => Ok(Err(NoOp::Loop)),
             false => with_bounds(at, || record(predicate, then, otherwise, at)),
         };
     }
@@ -148,8 +199,14 @@ fn record_side<R: Bundle>(side: &dyn Fn() -> Result<R>, device: crate::Device, a
         given = Some(result.map_tensors(&mut |tensor| tensor.detached()));
         Ok(Some(tensors))
     };
-    let recorded = record_body(Vec::new(), 0, device, &mut body, at)?;
-    Ok(given.zip(recorded))
+    let recorded = catch_unwind(AssertUnwindSafe(|| record_body(Vec::new(), 0, &[], device, &mut body, at)));
+    // A side that fails need not be the one that is taken; whatever failed for want of sizes is recorded again.
+    match recorded {
+        Ok(Err(error)) if has_refused() || !may_break(at)? => Err(error),
+        Err(panic) if !may_break(at)? => resume_unwind(panic),
+        Ok(Err(_)) | Err(_) => Ok(None),
+        Ok(Ok(recorded)) => Ok(given.zip(recorded)),
+    }
 }
 
 /// Whether two tensors stand for the same value.
@@ -196,7 +253,9 @@ fn select<R: Bundle>(
     if changes()? != before {
         return Err(wrong("one of them changes a variable, draws random numbers or calls a disabled part", at));
     }
-    must_be_alike(&then, &otherwise, at)?;
+    if !are_alike(&then, &otherwise) {
+        return Err(wrong("they differ in dtypes, shapes or plain values", at));
+    }
     let right = leaves_of(&otherwise);
     let mut others = tensors_of(&right).into_iter();
     let mut failure = None;

@@ -65,6 +65,10 @@ pub(super) struct Driver {
     functions: OwnGradients,
     /// Whether what ran is not what a program would run.
     has_left_program: bool,
+    /// Whether there are symbols in what ran already and none in what follows.
+    fixes_sizes: bool,
+    /// Where those symbols are found.
+    fixed_homes: Vec<SizeHome>,
 }
 
 /// Where a recording has functions with gradients of their own: in its graphs, or in parts of their own.
@@ -127,6 +131,8 @@ impl Driver {
             has_failed: false,
             functions,
             has_left_program: false,
+            fixes_sizes: false,
+            fixed_homes: Vec::new(),
         }
     }
 
@@ -156,10 +162,30 @@ impl Driver {
         Driver { done, kept, path: Vec::new(), parts: 0, defers: true, ..self }
     }
 
+    /// Goes on where a capture ended that failed for want of sizes: what ran is recorded as it was, with its symbols, and what follows
+    /// without. Nothing where nothing ran, or where that was tried already.
+    pub(super) fn going_on_fixed(self) -> Result<Driver, Driver> {
+        let driver = self.going_on();
+        match driver.done.is_empty() || driver.fixes_sizes {
+            true => Err(driver),
+            false => Ok(Driver { fixes_sizes: true, ..driver }),
+        }
+    }
+
+    /// Whether all that ran was recorded again with its symbols; if so, what follows has none.
+    pub(super) fn is_past_symbols(&mut self) -> bool {
+        if !self.fixes_sizes || self.path.len() < self.done.len() {
+            return false;
+        }
+        (self.fixes_sizes, self.may_have_symbols) = (false, false);
+        self.fixed_homes = self.homes.take().unwrap_or_default();
+        true
+    }
+
     /// Records without symbols.
     pub(super) fn without_symbols(self) -> Driver {
         let kept = self.of_program;
-        Driver { homes: None, sizes: Rc::default(), may_have_symbols: false, kept, ..self }
+        Driver { homes: None, sizes: Rc::default(), may_have_symbols: false, fixes_sizes: false, kept, ..self }
     }
 
     /// The sizes of slots that it meets.
@@ -203,7 +229,12 @@ impl Driver {
 
     /// Whether the function may read elements.
     pub(super) fn may_break(&self) -> bool {
-        self.runs && !self.segment_compiler.options().fullgraph
+        self.runs && !self.is_fullgraph()
+    }
+
+    /// Whether a break is an error.
+    pub(super) fn is_fullgraph(&self) -> bool {
+        self.segment_compiler.options().fullgraph
     }
 
     /// Whether something that ran failed, so that it may not run again.
@@ -227,7 +258,7 @@ impl Driver {
     /// What was done.
     pub(super) fn into_ran(self) -> Ran {
         let Driver { path, slots, produced, functions, .. } = self;
-        Ran { path, slots, produced, homes: self.homes.unwrap_or_default(), functions }
+        Ran { path, slots, produced, homes: self.homes.unwrap_or(self.fixed_homes), functions }
     }
 
     /// The steps of a call that was recorded again, with segments that have no code, if that is all it did; and where its sizes

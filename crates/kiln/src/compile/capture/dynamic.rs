@@ -402,7 +402,14 @@ impl Plan {
             let (_, number, divisor) = known.iter().find(|(known, ..)| known.symbol == symbol)?;
             Some((self.numbers[**number], **divisor))
         };
-        for predicate in self.solved.iter().map(|(.., statement)| statement).chain(predicates) {
+        // Guards look at the ranges of arguments' sizes; what a part gives may have any.
+        let least = |(symbol, number, _): &(SizeSymbol, usize, i64)| {
+            let (least, at) = (Dim::from(symbol.range.0), Source::default());
+            let says = *number >= own && symbol.range.0 > 0;
+            says.then(|| Predicate::decided(least, Relation::AtMost, symbol.symbol.into(), true, &at))
+        };
+        let ranges: Vec<Predicate> = self.free.iter().filter_map(least).collect();
+        for predicate in self.solved.iter().map(|(.., statement)| statement).chain(predicates).chain(&ranges) {
             checks.push(Check::new(predicate, &home)?);
         }
         let step = |number: usize| Some(self.steps[*order.get(number.checked_sub(own)?)?]);

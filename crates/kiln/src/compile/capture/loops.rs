@@ -162,10 +162,12 @@ where
 }
 
 /// Records one turn of a loop as a graph: `body` gets tensors of these types, and gives as many results as are carried, of the same types, and
-/// further ones. Says what it uses from around it. Nothing where it is no graph.
+/// further ones. Says what it uses from around it. Nothing where it is no graph, or where gradients stop in it and others, of these operands or
+/// of what it uses, go through it: within a graph that an op runs gradients go everywhere.
 pub(super) fn record_body(
     types: Vec<TensorType>,
     carried: usize,
+    operands: &[&Tensor],
     device: Device,
     body: Turn<'_>,
     at: &Source,
@@ -185,14 +187,23 @@ pub(super) fn record_body(
         };
         let is_same = |(number, node): (usize, &NodeId)| *recording.builder().graph().ty(*node) == types[number];
         let nodes = nodes.filter(|nodes| nodes.len() >= carried && nodes[..carried].iter().enumerate().all(is_same));
-        Ok((recording.is_refused(), recording.end_body(nodes.as_deref())))
+        Ok((recording.is_refused(), recording.end_body(nodes.as_deref()), recording.is_in_body()))
     });
     let results = outcome.unwrap_or_else(|panic| resume_unwind(panic));
-    let (is_refused, recorded) = recorded?;
-    match results {
-        Err(_) if is_refused => Ok(None),
-        results => Ok(results?.and(recorded)),
+    let (is_refused, recorded, is_inner) = recorded?;
+    let recorded = match results {
+        Err(_) if is_refused => None,
+        results => results?.and(recorded),
+    };
+    let Some((graph, captured, has_stops)) = recorded else { return Ok(None) };
+    // No tape is seen from within a body: whoever records the outermost knows whether gradients go through it.
+    if has_stops && !is_inner {
+        let all: Vec<&Tensor> = operands.iter().copied().chain(&captured).collect();
+        if carries_gradients(&all, at)? {
+            return Ok(None);
+        }
     }
+    Ok(Some((graph, captured)))
 }
 
 /// Records a loop over the first axis of `over` as an op of the graph. `body` gets what is carried and the rows of a turn, and gives what is
@@ -225,7 +236,8 @@ pub(crate) fn record_loop(
         false => TensorType::new(ty.dtype, &ty.shape[1..]),
     };
     let inputs = types.iter().enumerate().map(row).collect();
-    let Some((graph, captured)) = record_body(inputs, count, device, body, at)? else { return Ok(None) };
+    let given: Vec<&Tensor> = carried.iter().chain(over).copied().collect();
+    let Some((graph, captured)) = record_body(inputs, count, &given, device, body, at)? else { return Ok(None) };
     let number = graph.outputs().len();
     let operands: Vec<&Tensor> = carried.iter().chain(over).copied().chain(&captured).collect();
     if !operands.iter().all(is_here) {
@@ -287,11 +299,15 @@ fn record_vectorized(over: &[&Tensor], body: Turn<'_>, at: &Source) -> Result<Re
     }
     let device = over[0].device();
     let inputs: Vec<TensorType> = types.iter().map(|ty| TensorType::new(ty.dtype, &ty.shape[1..])).collect();
-    let mut recorded = record_body(inputs.clone(), 0, device, body, at)?;
+    let mut recorded = record_body(inputs.clone(), 0, over, device, body, at)?;
     if recorded.is_none() && !tape::is_recorded(over) {
-        // A function that stops gradients (one that computes some itself does) is a graph where none go through it.
-        recorded = tape::with_enabled(false, || record_body(inputs, 0, device, body, at))?;
+        // A function that computes gradients itself is a graph where none go through it.
+        recorded = tape::with_enabled(false, || record_body(inputs, 0, over, device, body, at))?;
         recorded = recorded.filter(|(_, captured)| !tape::is_recorded(&captured.iter().collect::<Vec<_>>()));
+        with_session(at, |session| {
+            session.recording.note_inner_stops();
+            Ok(())
+        })?;
     }
     let Some((graph, captured)) = recorded else { return refused("the function is no graph") };
     let operands: Vec<&Tensor> = over.iter().copied().chain(&captured).collect();

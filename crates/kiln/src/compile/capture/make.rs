@@ -59,7 +59,7 @@ impl<F, A: Bundle, R: Bundle, E: From<Error>> Compiled<F, A, R, E> {
         at: &Source,
     ) -> Result<(Box<Captured<R>>, CapturedSymbols), E> {
         let f = |arguments: &A| (self.apply)(&self.f, arguments);
-        let (mut round, mut is_first) = (0, true);
+        let (mut round, mut is_first, mut again) = (0, true, None);
         while round < ROUNDS {
             let types = plan.as_ref().map(Plan::types);
             match &plan {
@@ -74,12 +74,21 @@ impl<F, A: Bundle, R: Bundle, E: From<Error>> Compiled<F, A, R, E> {
             let scope = Scope::leave();
             let (broken, ran) = match outcome? {
                 Outcome::Whole(captured) => {
-                    let Some(scope) = scope else { return Ok((captured, CapturedSymbols::None)) };
+                    let Some(scope) = scope else {
+                        return Ok((captured, again.map_or(CapturedSymbols::None, CapturedSymbols::Again)));
+                    };
                     let mut plan = plan.unwrap_or_else(|| Plan::without_symbols(leaves));
                     plan.adopt(sizes.take());
-                    // What ran in earlier rounds has symbols that are gone.
-                    let symbols =
-                        if is_first { CapturedSymbols::These(plan, scope) } else { CapturedSymbols::Again(plan) };
+                    let symbols = match scope.outcome() {
+                        None if is_first => CapturedSymbols::These(plan, scope),
+                        // What ran in earlier rounds has symbols that are gone.
+                        None => CapturedSymbols::Again(plan),
+                        // What it recorded is right for these sizes, and for others if it is once more.
+                        Some(_) => match plan.judge(&scope, None, at) {
+                            Verdict::Again => CapturedSymbols::Again(plan),
+                            _ => CapturedSymbols::None,
+                        },
+                    };
                     return Ok((captured, symbols));
                 }
                 Outcome::Broken(broken, ran) => (broken, ran),
@@ -101,15 +110,16 @@ impl<F, A: Bundle, R: Bundle, E: From<Error>> Compiled<F, A, R, E> {
             let Some(scope) = scope.filter(|scope| scope.outcome().is_some()) else { return Err(error().into()) };
             let mut own = plan.unwrap_or_else(|| Plan::without_symbols(leaves));
             own.adopt(sizes.take());
-            driver = ran.going_on();
-            match own.judge(&scope, None, at) {
-                // A function with more equations than rounds is recorded without symbols in the last one.
-                Verdict::Again if round + 1 < ROUNDS => plan = Some(own),
-                _ => {
-                    plan = None;
-                    driver = driver.without_symbols();
-                }
+            let mut next = own.clone();
+            if let Verdict::Again = next.judge(&scope, None, at) {
+                again = Some(next);
             }
+            // What ran stays as it was recorded, symbols included: without these it may be wired otherwise, since a view may be all of what it
+            // is a view of.
+            (plan, driver) = match ran.going_on_fixed() {
+                Ok(driver) => (Some(own), driver),
+                Err(driver) => (None, driver.without_symbols()),
+            };
         }
         Err(Error::NotAFunction { at: at.clone() }.into())
     }

@@ -151,7 +151,7 @@ fn capture<A: Bundle, R: Bundle, E: From<Error>>(
     }
     // So it may where sizes cannot be symbols, which is no fault of it.
     let has_failed = session.driver.as_ref().is_some_and(Driver::has_failed) && matches!(returned, Ok(Err(_)));
-    if let Some(at) = dim::scope::stopped_at().filter(|_| !has_failed) {
+    if let Some(at) = dim::scope::refused_at().filter(|_| !has_failed) {
         let broken = Break { what: driver::SIZES_NEEDED, at };
         return Ok(Outcome::Broken(broken, session.driver.map(Box::new)));
     }

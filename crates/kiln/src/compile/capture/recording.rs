@@ -7,11 +7,11 @@ use super::segment::{InputSource, Leaf, SegmentGraph, UpdateTarget};
 use crate::tensor::Weak;
 use crate::tensor::dim;
 use crate::tensor::setting::Setting;
-use crate::tensor::tape::{self, Tape};
+use crate::tensor::tape::{self, Operands, Tape};
 use crate::tensor::tracer::Traced;
 use crate::{Device, Error, Result, Tensor, Var};
 use kiln_ir::build::{Emit, GraphBuilder};
-use kiln_ir::{Graph, NodeId, Op, Source, TensorType};
+use kiln_ir::{Dim, Graph, NodeId, Op, Source, Symbol, TensorType};
 use kiln_passes::is_differentiable;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -51,6 +51,8 @@ pub(super) struct Recording {
     pub(super) stops: HashSet<NodeId>,
     /// What operations of several nodes were made of: an operation's results, and its operands.
     links: Vec<(NodeId, NodeId)>,
+    /// The operations of this segment that are more than one node.
+    pub(super) operations: Vec<Operands>,
     /// Nodes of this segment that tapes start at: the values of variables it has changed, where gradients of these are wanted,
     /// and what no variable is behind.
     leaves: Vec<(NodeId, Option<Var>)>,
@@ -58,6 +60,8 @@ pub(super) struct Recording {
     functions: Vec<(NodeId, Vec<NodeId>)>,
     /// The lines that called those of them that are running, each in the one before.
     pub(super) running: Vec<Source>,
+    /// What symbols were replaced by, once they were.
+    fixed: Option<Arc<[(Symbol, i64)]>>,
     /// Whether gradients are recorded where the function is called, and whether the function depends on it.
     pub(super) records: bool,
     pub(super) asked_records: bool,
@@ -156,9 +160,11 @@ impl Recording {
             changes: 0,
             stops: HashSet::new(),
             links: Vec::new(),
+            operations: Vec::new(),
             leaves: Vec::new(),
             functions: Vec::new(),
             running: Vec::new(),
+            fixed: None,
             records: tape::is_enabled(),
             asked_records: false,
             has_asked: false,
@@ -622,6 +628,7 @@ impl Recording {
         let updates = updates.into_iter().map(|(set, input, _)| (set, input)).collect();
         let mut next = GraphBuilder::new();
         next.set_source(Some(at.clone()));
+        next.set_sizes(self.fixed.clone());
         let mut graph = std::mem::replace(&mut self.builder, next).finish();
         // It is kept for as long as the program is.
         graph.shrink_to_fit();
@@ -629,6 +636,7 @@ impl Recording {
         let mut stops: Vec<NodeId> = self.stops.drain().collect();
         stops.sort_unstable();
         let (graph, is_private) = (Arc::new(graph), self.has_read);
+        let operations = Arc::new(std::mem::take(&mut self.operations));
         Ok(SegmentGraph {
             graph,
             from,
@@ -638,6 +646,7 @@ impl Recording {
             updates,
             sets,
             stops,
+            operations,
             taped,
             leaves,
             is_private,
@@ -761,6 +770,7 @@ impl Recording {
         let segment = self.next_segment();
         let mut body = LoopBody { segment, ..LoopBody::default() };
         body.exchange(self);
+        self.builder.set_sizes(self.fixed.clone());
         self.bodies.push(body);
     }
 
@@ -770,8 +780,9 @@ impl Recording {
         self.tensor(Some(node), ty, ValueLocation::Here, device, None, at)
     }
 
-    /// Ends the body with these outputs, if it is a graph; says what came in from around it.
-    pub(super) fn end_body(&mut self, outputs: Option<&[NodeId]>) -> Option<(Graph, Vec<Tensor>)> {
+    /// Ends the body with these outputs, if it is a graph; says what came in from around it, and whether gradients stop in it, which the graph
+    /// does not say.
+    pub(super) fn end_body(&mut self, outputs: Option<&[NodeId]>) -> Option<(Graph, Vec<Tensor>, bool)> {
         let mut body = self.bodies.pop()?;
         let segment = self.segment;
         body.exchange(self);
@@ -780,10 +791,22 @@ impl Recording {
                 value.home = ValueLocation::Gone;
             }
         }
-        // Within a body gradients go everywhere or nowhere.
-        let outputs = outputs.filter(|_| !body.is_refused && (body.stops.is_empty() || !tape::is_enabled()))?;
+        let outputs = outputs.filter(|_| !body.is_refused)?;
         outputs.iter().for_each(|&node| body.builder.output(node));
-        Some((body.builder.finish(), body.captured.into_iter().map(|(_, tensor, _)| tensor).collect()))
+        // Where nothing is on a tape they stop behind the op.
+        let has_stops = tape::is_enabled() && (body.has_inner_stops || !body.stops.is_empty());
+        if has_stops {
+            self.note_inner_stops();
+        }
+        let captured = body.captured.into_iter().map(|(_, tensor, _)| tensor).collect();
+        Some((body.builder.finish(), captured, has_stops))
+    }
+
+    /// Notes that gradients stop in a body inside of the one that is being recorded, if one is.
+    pub(super) fn note_inner_stops(&mut self) {
+        if let Some(body) = self.bodies.last_mut() {
+            body.has_inner_stops = true;
+        }
     }
 
     /// Records around the body of a loop.
@@ -794,6 +817,19 @@ impl Recording {
         body.exchange(self);
         self.bodies.push(body);
         result
+    }
+
+    /// Makes symbols the sizes that they are, in all that is recorded from here on and in this segment.
+    pub(super) fn fix_sizes(&mut self, sizes: Arc<[(Symbol, i64)]>) -> Result<()> {
+        let size = |symbol| sizes.iter().find(|(known, _)| *known == symbol).map(|(_, size)| Dim::from(*size));
+        let fixed = self.builder.graph().specialise(&size).map_err(|cause| Error::Graph { cause: Box::new(cause) })?;
+        self.builder = GraphBuilder::extend(fixed);
+        self.builder.set_sizes(Some(sizes.clone()));
+        for value in self.values.iter_mut().filter(|value| value.ty.fixed_shape().is_none()) {
+            value.ty.shape.iter_mut().for_each(|dim| *dim = dim.substitute(&size));
+        }
+        self.fixed = Some(sizes.clone());
+        Ok(())
     }
 
     /// Slots for values made outside of any segment.
@@ -810,10 +846,13 @@ struct LoopBody {
     segment: u32,
     stops: HashSet<NodeId>,
     links: Vec<(NodeId, NodeId)>,
+    operations: Vec<Operands>,
     /// Values of what is around it that it uses: their tensors, and the inputs that they are.
     captured: Vec<(u32, Tensor, NodeId)>,
     /// Whether it did what is not part of a graph.
     is_refused: bool,
+    /// Whether gradients stop in a body inside of it.
+    has_inner_stops: bool,
 }
 
 impl LoopBody {
@@ -822,6 +861,7 @@ impl LoopBody {
         std::mem::swap(&mut self.segment, &mut recording.segment);
         std::mem::swap(&mut self.stops, &mut recording.stops);
         std::mem::swap(&mut self.links, &mut recording.links);
+        std::mem::swap(&mut self.operations, &mut recording.operations);
     }
 }
 

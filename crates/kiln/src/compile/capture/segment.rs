@@ -114,6 +114,8 @@ pub(super) struct SegmentGraph {
     pub(super) sets: Vec<(UpdateTarget, Option<usize>)>,
     /// Nodes that gradients do not go past.
     pub(super) stops: Vec<NodeId>,
+    /// Operations of the function that are more than one node.
+    pub(super) operations: Arc<Vec<tape::Operands>>,
     /// For each output that goes to a slot what gradients of it reach: inputs, and by number after these the leaves.
     pub(super) taped: Vec<Vec<usize>>,
     /// Values that tapes start at.
@@ -245,9 +247,14 @@ struct Operands {
 }
 
 /// The graph with these nodes as inputs after its own, and where its stops are in it.
-fn cut_at(graph: &Graph, leaves: &[NodeId], stops: &[NodeId]) -> Result<(Graph, Vec<NodeId>), kiln_ir::Error> {
+fn cut_at(
+    graph: &Graph,
+    leaves: &[NodeId],
+    stops: &[NodeId],
+    operations: &[tape::Operands],
+) -> Result<(Graph, Vec<NodeId>, Vec<tape::Operands>), kiln_ir::Error> {
     if leaves.is_empty() {
-        return Ok((graph.clone(), stops.to_vec()));
+        return Ok((graph.clone(), stops.to_vec(), operations.to_vec()));
     }
     let mut b = GraphBuilder::new();
     let mut map: Vec<Option<NodeId>> = vec![None; graph.nodes().len()];
@@ -263,7 +270,9 @@ fn cut_at(graph: &Graph, leaves: &[NodeId], stops: &[NodeId]) -> Result<(Graph, 
         }
     }
     graph.outputs().iter().filter_map(|output| map[output.node.index()]).for_each(|id| b.output(id));
-    Ok((b.finish(), stops.iter().filter_map(|stop| map[stop.index()]).collect()))
+    let mapped = |ids: &[NodeId]| ids.iter().filter_map(|id| map[id.index()]).collect::<Vec<NodeId>>();
+    let operations = operations.iter().map(|(operands, results)| (mapped(operands), mapped(results))).collect();
+    Ok((b.finish(), mapped(stops), operations))
 }
 
 /// Sizes whose gradients are remembered.
@@ -650,9 +659,9 @@ impl Segment {
         }
         let graph = at_sizes(&self.recorded.graph, inputs)?;
         let leaves: Vec<NodeId> = self.recorded.leaves.iter().map(|leaf| leaf.node).collect();
-        let (graph, stops) = cut_at(&graph, &leaves, &self.recorded.stops)
+        let (graph, stops, operations) = cut_at(&graph, &leaves, &self.recorded.stops, &self.recorded.operations)
             .map_err(|cause| crate::Error::Graph { cause: Box::new(cause) })?;
-        let rule = Arc::new(Rule::of_program(graph, stops, self.recorded.taped.clone()));
+        let rule = Arc::new(Rule::of_program(graph, stops, self.recorded.taped.clone(), operations));
         if rules.len() >= RULES_KEPT {
             rules.clear();
         }

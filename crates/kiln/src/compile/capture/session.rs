@@ -5,7 +5,7 @@ use super::recording::{Break, Recording};
 use super::segment::InputSource;
 use super::tree::BranchGuard;
 use super::{disable, part};
-use crate::tensor::dim;
+use crate::tensor::dim::{self, Scope};
 use crate::tensor::eager::{self, Operation, Write};
 use crate::tensor::setting::Setting;
 use crate::tensor::tape::{self, Tape};
@@ -37,7 +37,13 @@ pub(super) fn within<T>(session: Session, f: impl FnOnce() -> T) -> (T, Option<S
 /// Works on the capture under way, which is away meanwhile: what runs records nothing.
 pub(super) fn with_session<T>(at: &Source, work: impl FnOnce(&mut Session) -> Result<T>) -> Result<T> {
     let Some(mut session) = SESSION.take() else { return Err(Error::Escaped { at: at.clone() }) };
-    let result = paused(|| catch_unwind(AssertUnwindSafe(|| work(&mut session))));
+    let result = paused(|| {
+        catch_unwind(AssertUnwindSafe(|| {
+            let done = work(&mut session)?;
+            session.fix_sizes()?;
+            Ok(done)
+        }))
+    });
     SESSION.set(Some(session));
     result.unwrap_or_else(|panic| resume_unwind(panic))
 }
@@ -60,6 +66,17 @@ pub(crate) fn extra_argument(number: usize, device: Device, at: &Source) -> Resu
 }
 
 impl Session {
+    /// Goes on without symbols, if that is what the driver waits for.
+    fn fix_sizes(&mut self) -> Result<()> {
+        if self.recording.is_in_body() || !self.driver.as_mut().is_some_and(Driver::is_past_symbols) {
+            return Ok(());
+        }
+        match Scope::leave() {
+            Some(scope) => self.recording.fix_sizes(scope.sizes()),
+            None => Ok(()),
+        }
+    }
+
     /// Makes sure that a tensor has memory, and says where: the segment ends and runs if it has to.
     pub(super) fn settle(&mut self, tensor: &Tensor, what: &'static str, at: &Source) -> Result<InputSource> {
         let value = self.recording.value_of(tensor, at)?;
@@ -110,8 +127,13 @@ impl Tracer for SessionTracer {
                     }
                 }
                 recording.stops.extend(&results);
-            } else if !matches!(what, Operation::Op(_)) {
-                recording.link(&nodes, &results);
+            } else {
+                if !matches!(what, Operation::Op(_)) {
+                    recording.link(&nodes, &results);
+                }
+                if !matches!(what, Operation::Op(_)) || results.len() > 1 {
+                    recording.operations.push((nodes, results.clone()));
+                }
             }
             results.into_iter().map(|node| recording.inside(node, device, at)).collect()
         })

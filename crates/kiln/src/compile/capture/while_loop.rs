@@ -160,7 +160,9 @@ impl<C: Bundle + Send + Sync + 'static> Turns<C> {
             Ok(Some(tensors_of(&after).into_iter().cloned().chain([goes_on]).collect()))
         };
         let count = types.len();
-        let Some((graph, captured)) = record_body(types, count, device, &mut body, at)? else { return Ok(None) };
+        let Some((graph, captured)) = record_body(types, count, &given, device, &mut body, at)? else {
+            return Ok(None);
+        };
         let operands: Vec<&Tensor> = given.iter().copied().chain([&goes_on]).chain(&captured).collect();
         let is_here = operands.iter().all(|tensor| tensor.device() == device);
         if !is_here || graph.outputs().len() != count {
@@ -197,16 +199,14 @@ impl<C: Bundle + Send + Sync + 'static> Turns<C> {
                 Ok((next, goes_on.reshape(())?))
             };
             let same = || Ok((state.map_tensors(&mut |tensor| tensor.clone()), now.clone()));
-            match cond(now, turn, same) {
+            let (next, goes_on) = match cond(now, turn, same) {
                 // The states of turns differ in more than elements.
-                Err(Error::Cond { .. }) => Ok(None),
-                chosen => {
-                    let (next, goes_on) = chosen?;
-                    Ok(Some(tensors_of(&leaves_of(&next)).into_iter().cloned().chain([goes_on]).collect()))
-                }
-            }
+                Err(Error::Cond { .. }) => return Ok(None),
+                chosen => chosen?,
+            };
+            Ok(Some(tensors_of(&leaves_of(&next)).into_iter().cloned().chain([goes_on]).collect()))
         };
-        let recorded = with_bounds(at, || record_body(types, count, device, &mut body, at))?;
+        let recorded = with_bounds(at, || record_body(types, count, &given, device, &mut body, at))?;
         let Some((graph, captured)) = recorded else { return Ok(None) };
         let operands: Vec<&Tensor> = given.iter().copied().chain([&goes_on]).chain(&captured).collect();
         if !operands.iter().all(|tensor| tensor.device() == device) || has_conditional_loops(&graph) {

@@ -5,6 +5,7 @@ use super::{Dim, Expression, Predicate, Relation, obligations};
 use kiln_ir::{Graph, Ranges, Source, Symbol, TensorType, TypeError};
 use std::cell::RefCell;
 use std::num::NonZeroU32;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// A symbol of a scope.
@@ -105,6 +106,11 @@ impl Scope {
             obligations::of(graph, &self.ranges, &mut guards);
         }
         guards
+    }
+
+    /// The symbols with their sizes at this call.
+    pub(crate) fn sizes(&self) -> Arc<[(Symbol, i64)]> {
+        self.symbols.iter().map(|known| (known.symbol, known.now)).collect()
     }
 
     /// The size of a symbol at this call.
@@ -210,9 +216,12 @@ pub(crate) fn sizes(ty: &TensorType) -> Option<Vec<Dim>> {
     })
 }
 
-/// The line at which the recording of the thread turned out to be of no use, if it did.
-pub(crate) fn stopped_at() -> Option<Source> {
-    SCOPE.with_borrow(|scope| scope.as_ref()?.outcome.as_ref().map(|outcome| outcome.at().clone()))
+/// The line of what made an operation fail that would not have failed at known sizes, if one did.
+pub(crate) fn refused_at() -> Option<Source> {
+    SCOPE.with_borrow(|scope| {
+        let scope = scope.as_ref().filter(|scope| scope.has_refused)?;
+        scope.outcome.as_ref().map(|outcome| outcome.at().clone())
+    })
 }
 
 /// Whether an operation failed that would not have at known sizes: whatever the function does from there on is not what it means.

@@ -3,8 +3,10 @@
 //! A node holds the operands that its gradient reads, without tapes of their own, and edges to the nodes of the operands. Nothing
 //! else keeps a tape alive but the tensors at its end.
 
+mod dependence;
 mod rule;
 
+pub(crate) use dependence::Operands;
 pub(crate) use rule::Rule;
 
 use crate::tensor::tracer;

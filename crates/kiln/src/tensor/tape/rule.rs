@@ -1,10 +1,11 @@
 //! The gradient of an operation: its small graph, differentiated, cut down to what the gradient needs.
 
+use super::dependence::{self, Operands};
 use crate::{Error, Result};
 use kiln_ir::build::{Emit, GraphBuilder};
 use kiln_ir::{Graph, NodeId, Op, Source};
 use kiln_passes::{DifferentiateOptions, Seeds, differentiate, is_differentiable};
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -15,8 +16,12 @@ pub(crate) struct Rule {
     stops: Vec<NodeId>,
     /// For each result the operands that gradients of it reach; empty where they reach all.
     reach: Vec<Vec<usize>>,
+    /// Those of its operations that are more than one node.
+    operations: Vec<Operands>,
     name: &'static str,
     gradients: Mutex<HashMap<Question, Result<Arc<Gradient>>>>,
+    /// What the gradients of a whole program are on the tapes of.
+    sources: Mutex<HashMap<Question, Arc<Vec<BTreeSet<usize>>>>>,
 }
 
 /// Which operands' gradients are wanted, and which results have a cotangent.
@@ -34,12 +39,39 @@ pub(crate) struct Gradient {
 impl Rule {
     /// The rule of what a graph computes.
     pub(crate) fn new(graph: Graph, name: &'static str) -> Rule {
-        Rule { graph, stops: Vec::new(), reach: Vec::new(), name, gradients: Mutex::default() }
+        let (stops, reach, operations) = (Vec::new(), Vec::new(), Vec::new());
+        Rule { graph, stops, reach, operations, name, gradients: Mutex::default(), sources: Mutex::default() }
     }
 
     /// The rule of what a whole program computes: gradients are kept from some nodes, and each result has its own operands.
-    pub(crate) fn of_program(graph: Graph, stops: Vec<NodeId>, reach: Vec<Vec<usize>>) -> Rule {
-        Rule { graph, stops, reach, name: "call", gradients: Mutex::default() }
+    pub(crate) fn of_program(
+        graph: Graph,
+        stops: Vec<NodeId>,
+        reach: Vec<Vec<usize>>,
+        operations: Vec<Operands>,
+    ) -> Rule {
+        let (gradients, sources) = (Mutex::default(), Mutex::default());
+        Rule { graph, stops, reach, operations, name: "call", gradients, sources }
+    }
+
+    /// Whether the gradient of a wanted operand is on a tape, given which of its operands, and of the cotangents, are on one. That of an
+    /// operation is; that of a whole program is where it would be in eager code.
+    pub(crate) fn is_on_tape(
+        &self,
+        operand: usize,
+        wanted: &[bool],
+        present: &[bool],
+        is_taped: &dyn Fn(usize) -> bool,
+    ) -> bool {
+        if self.reach.is_empty() {
+            return true;
+        }
+        let mut known = self.sources.lock().unwrap_or_else(PoisonError::into_inner);
+        let sources = known.entry((wanted.to_vec(), present.to_vec())).or_insert_with(|| {
+            let all: Vec<bool> = (0..self.graph.outputs().len()).map(|n| present.get(n) == Some(&true)).collect();
+            Arc::new(dependence::of_gradients(&self.graph, &self.stops, &self.operations, wanted, &all))
+        });
+        sources.get(operand).is_some_and(|sources| sources.iter().any(|&source| is_taped(source)))
     }
 
     /// Whether gradients of the results that are present reach an operand. One that they do not reach has no gradient at all,
