@@ -16,6 +16,10 @@ _PLACEMENT = frozenset({"layout", "device", "pin_memory", "memory_format", "gene
 _IN_MEMORY = frozenset({torch.ops.aten.as_strided.default, torch.ops.aten.as_strided_scatter.default})
 
 
+# Its arguments may be numbers, though its schema has tensors (PyTorch 2.15).
+_FMA = getattr(torch.ops.prims.fma, "default", None) if hasattr(torch.ops.prims, "fma") else None
+
+
 class NotNative(Exception):
     """A node that Kiln cannot be told of."""
 
@@ -186,6 +190,16 @@ class Lowering:
             value = call("prims.convert_element_type.default", [("a", value), ("dtype", ("dtype", "float32"))], "float32")
         return value
 
+    def _filled(self, value, dtype, user):
+        """An argument that has to be a tensor: of a number one element."""
+        if isinstance(value, tuple):
+            return value
+        result = self.graph.value(dtype_name(dtype), [], [])
+        given = [("size", []), ("fill_value", value), ("dtype", ("dtype", dtype_name(dtype)))]
+        self.graph.call("aten.full.default", given, [result], *source_of(user))
+        self.calls.append(user)
+        return ("tensor", result)
+
     def _given_number(self, number, dtype):
         """A number that a call is given as a tensor of one element."""
         key = str(number.node.expr)
@@ -215,6 +229,8 @@ class Lowering:
         given, numbers = arguments_of(node), _computed_with(node)
         arguments = [(name, self._argument(value, node, name in numbers)) for name, value in given]
         fake = node.meta.get("val")
+        if node.target is _FMA and isinstance(fake, torch.Tensor):
+            arguments = [(name, self._filled(value, fake.dtype, node)) for name, value in arguments]
         results = []
         if isinstance(fake, (list, tuple)):
             for number, part in enumerate(fake):
