@@ -30,7 +30,9 @@ thread_local! {
 /// Runs `f` with `session` as the capture under way; gives the session back, unless it is lost.
 pub(super) fn within<T>(session: Session, f: impl FnOnce() -> T) -> (T, Option<Session>) {
     SESSION.set(Some(session));
+    let around = dim::scope::set_fixed(None);
     let result = tracer::traced_by(&SessionTracer, f);
+    dim::scope::set_fixed(around);
     (result, SESSION.take())
 }
 
@@ -72,7 +74,10 @@ impl Session {
             return Ok(());
         }
         match Scope::leave() {
-            Some(scope) => self.recording.fix_sizes(scope.sizes()),
+            Some(scope) => {
+                dim::scope::set_fixed(Some(scope.sizes()));
+                self.recording.fix_sizes(scope.sizes())
+            }
             None => Ok(()),
         }
     }

@@ -56,6 +56,21 @@ impl Outcome {
 
 thread_local! {
     static SCOPE: RefCell<Option<Scope>> = const { RefCell::new(None) };
+    static FIXED: RefCell<Option<FixedSizes>> = const { RefCell::new(None) };
+}
+
+/// Symbols with what they were replaced by.
+pub(crate) type FixedSizes = Arc<[(Symbol, i64)]>;
+
+/// What the symbols of the function being captured on this thread were replaced by, if they were: gradients of what was recorded
+/// before have them.
+pub(crate) fn fixed() -> Option<FixedSizes> {
+    FIXED.with_borrow(Clone::clone)
+}
+
+/// Sets [`fixed`]; gives what it was.
+pub(crate) fn set_fixed(sizes: Option<FixedSizes>) -> Option<FixedSizes> {
+    FIXED.replace(sizes)
 }
 
 impl Scope {
@@ -109,7 +124,7 @@ impl Scope {
     }
 
     /// The symbols with their sizes at this call.
-    pub(crate) fn sizes(&self) -> Arc<[(Symbol, i64)]> {
+    pub(crate) fn sizes(&self) -> FixedSizes {
         self.symbols.iter().map(|known| (known.symbol, known.now)).collect()
     }
 

@@ -170,7 +170,8 @@ fn recorded_rule(
     let types: Vec<TensorType> = operands.iter().map(|t| t.ty()).collect();
     let name = what.name().unwrap_or("operation");
     let make = |types| Ok(Arc::new(Rule::new(graph(what, types, write, at)?, name)));
-    if operands.iter().any(|t| t.is_symbolic()) || results.iter().any(Tensor::is_symbolic) {
+    let is_symbolic = operands.iter().any(|t| t.is_symbolic()) || results.iter().any(Tensor::is_symbolic);
+    if is_symbolic || dim::scope::fixed().is_some() {
         return make(types);
     }
     if let Some(rule) = cache::find_rule(what, &types) {
@@ -287,6 +288,7 @@ fn compile(
 fn graph(what: Operation<'_>, types: Vec<TensorType>, write: Write<'_>, at: &Source) -> Result<Graph> {
     let mut builder = GraphBuilder::new();
     builder.set_source(Some(what.source(at)));
+    builder.set_sizes(dim::scope::fixed());
     let failed = |cause| refused(what, cause, at);
     let mut inputs = Vec::with_capacity(types.len());
     for ty in types {
