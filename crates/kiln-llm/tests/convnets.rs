@@ -87,7 +87,7 @@ fn what_is_not_supported_is_said() {
         let fields = Fields::parse(config.as_bytes(), "config.json").unwrap();
         PictureModel::new(Some(&fields), checkpoint, DType::F32).map(|_| ())
     };
-    for name in ["resnet50d", "regnety_032", "mobilenetv3_large_minimal_100", "efficientnet_es", "convnext_tiny_hnf"] {
+    for name in ["resnet50d", "regnetz_c16", "mobilenetv3_large_minimal_100", "efficientnet_es", "convnext_tiny_hnf"] {
         let error = open(&format!(r#"{{"architecture": "{name}"}}"#), &checkpoint).unwrap_err();
         assert!(matches!(&error, Error::UnknownArchitecture { found, .. } if found == name), "{error}");
     }

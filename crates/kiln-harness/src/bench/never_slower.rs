@@ -70,7 +70,7 @@ fn works(threads: &[usize]) -> Vec<Work> {
             let inputs = conv::inputs(&graph)?;
             Ok((graph, inputs))
         };
-        works.push(Work { name: work.name, dtype: "f32", threads: work.threads, build: Box::new(build) });
+        works.push(Work { name: work.name, dtype: work.dtype.name(), threads: work.threads, build: Box::new(build) });
     }
     for (&threads, seed) in threads.iter().flat_map(|threads| (0..GRAPHS).map(move |seed| (threads, seed))) {
         let build = move || -> Built {

@@ -10,6 +10,8 @@ pub struct Work {
     /// Threads of all sides.
     pub threads: usize,
     pub batch: usize,
+    /// Of images and weights.
+    pub dtype: DType,
     /// Operations, two a multiply-add; zero where memory is what counts.
     pub operations: f64,
     /// For the peer.
@@ -24,6 +26,7 @@ impl From<Case> for Work {
             name: case.name(),
             threads: case.threads,
             batch: case.x[0],
+            dtype: case.dtype,
             operations: case.operations(),
             json: case.to_json(),
             graph: Box::new(move || Ok(case.graph()?)),

@@ -38,6 +38,7 @@ pub fn all(threads: &[usize]) -> Vec<Work> {
                     name,
                     threads,
                     batch,
+                    dtype: DType::F32,
                     operations: 0.0,
                     json: json!({"kind": "image", "op": kind, "gradient": gradient, "shape": shape, "dtype": "f32"}),
                     graph: Box::new(move || graph(kind, &shape, gradient)),

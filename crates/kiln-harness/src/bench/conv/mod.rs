@@ -131,7 +131,7 @@ fn records(row: &Row, version: Option<&str>) -> Vec<Record> {
         what: "conv".into(),
         model: row.work.name.clone(),
         device: "cpu".into(),
-        dtype: row.work.json["dtype"].as_str().unwrap_or("f32").into(),
+        dtype: row.work.dtype.name().into(),
         batch: row.work.batch,
         prompt: 0,
         threads: row.work.threads,
