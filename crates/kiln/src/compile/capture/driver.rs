@@ -163,12 +163,12 @@ impl Driver {
     }
 
     /// Goes on where a capture ended that failed for want of sizes: what ran is recorded as it was, with its symbols, and what follows
-    /// without. Nothing where nothing ran, or where that was tried already.
-    pub(super) fn going_on_fixed(self) -> Result<Driver, Driver> {
+    /// without. Says whether it does: not where nothing ran, or where that was tried already.
+    pub(super) fn going_on_fixed(self) -> (Driver, bool) {
         let driver = self.going_on();
         match driver.done.is_empty() || driver.fixes_sizes {
-            true => Err(driver),
-            false => Ok(Driver { fixes_sizes: true, ..driver }),
+            true => (driver, false),
+            false => (Driver { fixes_sizes: true, ..driver }, true),
         }
     }
 

@@ -117,8 +117,8 @@ impl<F, A: Bundle, R: Bundle, E: From<Error>> Compiled<F, A, R, E> {
             // What ran stays as it was recorded, symbols included: without these it may be wired otherwise, since a view may be all of what it
             // is a view of.
             (plan, driver) = match ran.going_on_fixed() {
-                Ok(driver) => (Some(own), driver),
-                Err(driver) => (None, driver.without_symbols()),
+                (driver, true) => (Some(own), driver),
+                (driver, false) => (None, driver.without_symbols()),
             };
         }
         Err(Error::NotAFunction { at: at.clone() }.into())
