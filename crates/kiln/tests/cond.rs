@@ -180,7 +180,7 @@ fn sides_do_what_eager_code_may() -> Result<()> {
         ("a hook", |x, _| x.with_hook(|gradient| Ok(Some(gradient.mul(3.0)?)))?.square()),
         ("a variable", |x, state| {
             state.add_assign(1.0)?;
-            x.mul(&state.get())
+            x.mul(state.get())
         }),
         ("random numbers", |x, _| x.dropout(0.0)),
         ("a disabled part", |x, _| kiln::disable(|x: &Tensor| x.exp()).call(x)),
@@ -220,7 +220,7 @@ fn sides_do_what_eager_code_may() -> Result<()> {
 #[test]
 fn sides_in_loops_stop_gradients() -> Result<()> {
     let sums = scan(|(sum, x): &(Tensor, Tensor)| {
-        let sum = cond(&x.gt(0.0)?, || sum.add(x.mul(&x.detach())?), || sum.add(x))?;
+        let sum = cond(&x.gt(0.0)?, || sum.add(x.mul(x.detach())?), || sum.add(x))?;
         Ok((sum.clone(), sum))
     });
     let f = move |x: &Tensor| {
