@@ -1,5 +1,5 @@
 //! Attention: softmax(q·kᵀ·scale + mask)·v in tiles, with an online softmax in f32 and generated inner code; its gradients are in
-//! [`backward`].
+//! `backward`.
 //!
 //! ```text
 //!  rows of queries that share a key head
