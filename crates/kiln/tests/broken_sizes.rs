@@ -285,6 +285,29 @@ fn a_part_that_fails_runs_once() -> Result<()> {
     Ok(())
 }
 
+/// After a part symbols are given up, and only then a setting is asked for: a call that comes to a new answer along the program gives them up at
+/// the same place.
+#[test]
+fn a_new_answer_after_symbols_are_given_up() -> Result<()> {
+    let outer = Var::new(&Tensor::zeros(3, DType::F32, Device::Cpu)?).requires_grad(true);
+    let scale = Setting::new(1);
+    let (own, part) = (scale.clone(), disable(|x: &Tensor| Ok(x.clone())));
+    let f = move |(x, y): &(Tensor, Tensor)| {
+        let chosen = x.index_select(0, &y.sum(-1)?.gt(0.0)?.nonzero()?.squeeze(1)?)?.sum(0)?;
+        let product = x.mul(part.call(&y.add(1.0)?)?)?;
+        if own.get() == 0 { product.add(chosen) } else { product.sub(chosen) }
+    };
+    let fast = compile(&f);
+    // Of the gradient of nothing less is kept than of that of something.
+    for (call, (sign, answer)) in [(1.0, 1), (-1.0, 0), (1.0, 0), (-1.0, 1), (1.0, 2)].into_iter().enumerate() {
+        scale.set(answer);
+        let x = random(&[2, 3], call as u64).add(outer.get())?;
+        let arguments = (x, random(&[2, 3], 9 + call as u64).abs()?.mul(sign)?);
+        assert_close(&fast.call(&arguments)?, &f(&arguments)?, &format!("call {call}"));
+    }
+    Ok(())
+}
+
 /// Sizes of data are symbols until one has to be a number; what ran until then, a variable's new value among it, is not done again.
 #[test]
 fn a_changed_variable_where_symbols_are_given_up() -> Result<()> {

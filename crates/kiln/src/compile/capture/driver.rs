@@ -65,8 +65,8 @@ pub(super) struct Driver {
     functions: OwnGradients,
     /// Whether what ran is not what a program would run.
     has_left_program: bool,
-    /// Whether there are symbols in what ran already and none in what follows.
-    fixes_sizes: bool,
+    /// After this step there are no symbols, but there are before it.
+    fixes_sizes: Option<usize>,
     /// Where those symbols are found.
     fixed_homes: Vec<SizeHome>,
 }
@@ -131,7 +131,7 @@ impl Driver {
             has_failed: false,
             functions,
             has_left_program: false,
-            fixes_sizes: false,
+            fixes_sizes: None,
             fixed_homes: Vec::new(),
         }
     }
@@ -162,22 +162,24 @@ impl Driver {
         Driver { done, kept, path: Vec::new(), parts: 0, defers: true, ..self }
     }
 
-    /// Goes on where a capture ended that failed for want of sizes: what ran is recorded as it was, with its symbols, and what follows
-    /// without. Says whether it does: not where nothing ran, or where that was tried already.
+    /// Goes on where a capture ended that failed for want of sizes: what it had recorded until then is recorded as it was, with its
+    /// symbols, and what follows without, as in a program that was made so. Says whether it does: not where it failed before the first
+    /// step, or where that was tried already.
     pub(super) fn going_on_fixed(self) -> (Driver, bool) {
+        let (recorded, was_tried) = (self.path.len(), self.fixes_sizes.is_some());
         let driver = self.going_on();
-        match driver.done.is_empty() || driver.fixes_sizes {
+        match recorded == 0 || was_tried {
             true => (driver, false),
-            false => (Driver { fixes_sizes: true, ..driver }, true),
+            false => (Driver { fixes_sizes: Some(recorded), ..driver }, true),
         }
     }
 
-    /// Whether all that ran was recorded again with its symbols; if so, what follows has none.
+    /// Whether all that has symbols was recorded again; if so, what follows has none.
     pub(super) fn is_past_symbols(&mut self) -> bool {
-        if !self.fixes_sizes || self.path.len() < self.done.len() {
+        if self.fixes_sizes.is_none_or(|step| self.path.len() < step) {
             return false;
         }
-        (self.fixes_sizes, self.may_have_symbols) = (false, false);
+        (self.fixes_sizes, self.may_have_symbols) = (None, false);
         self.fixed_homes = self.homes.take().unwrap_or_default();
         true
     }
@@ -185,7 +187,7 @@ impl Driver {
     /// Records without symbols.
     pub(super) fn without_symbols(self) -> Driver {
         let kept = self.of_program;
-        Driver { homes: None, sizes: Rc::default(), may_have_symbols: false, fixes_sizes: false, kept, ..self }
+        Driver { homes: None, sizes: Rc::default(), may_have_symbols: false, fixes_sizes: None, kept, ..self }
     }
 
     /// The sizes of slots that it meets.
