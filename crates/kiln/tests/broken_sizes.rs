@@ -308,6 +308,27 @@ fn a_new_answer_after_symbols_are_given_up() -> Result<()> {
     Ok(())
 }
 
+/// A size of what a part gives has to be that of an argument, which the program knows: a call that comes to a new answer along it finds that out
+/// again and goes on with symbols, as the program does.
+#[test]
+fn a_new_answer_after_an_equation() -> Result<()> {
+    let outer = Var::new(&Tensor::zeros(3, DType::F32, Device::Cpu)?).requires_grad(true);
+    let part = disable(|x: &Tensor| Ok(x.clone()));
+    let f = move |(x, y): &(Tensor, Tensor)| {
+        let own = part.call(x)?;
+        let chosen = own.index_select(0, &own.sum(-1)?.gt(0.0)?.nonzero()?.squeeze(1)?)?.sum(0)?;
+        let larger = y.mul(2.0)?.maximum(&chosen.mul(2.0)?)?;
+        if y.sum(..)?.item::<f32>()? > 0.0 { larger.neg() } else { Ok(larger) }
+    };
+    let fast = compile(&f);
+    for (call, (rows, x, y)) in [(1, 1, 1), (2, 1, 1), (2, -1, -1), (3, 1, -1), (3, -1, 1)].into_iter().enumerate() {
+        let of = |seed: u64, sign: i32| random(&[rows, 3], seed).abs()?.mul(f64::from(sign));
+        let arguments = (of(call as u64, x)?.add(outer.get())?, of(9 + call as u64, y)?);
+        assert_close(&fast.call(&arguments)?, &f(&arguments)?, &format!("call {call}"));
+    }
+    Ok(())
+}
+
 /// Sizes of data are symbols until one has to be a number; what ran until then, a variable's new value among it, is not done again.
 #[test]
 fn a_changed_variable_where_symbols_are_given_up() -> Result<()> {

@@ -153,7 +153,7 @@ impl Job<'_> {
                 let to = sums.as_mut_ptr();
                 // SAFETY: the line has `along` indices and updates; places are inside the sums.
                 let fault = unsafe {
-                    each_place(index, di, along, size as u64, |n, at| {
+                    each_place(index, di, along, size as u64, not_yet, |n, at| {
                         *to.add(at) += (*updates.offset(n * du)).to_single();
                     })
                 };
@@ -224,10 +224,27 @@ impl Job<'_> {
                 unsafe { (self.index.at::<I>(index), self.updates.at::<T>(updates), self.output.at::<T>(output)) };
             // SAFETY: the run is inside index and updates; places were checked against the axis, and no other job writes this line.
             let bad = unsafe {
-                each_place(index, di, count, size, |n, at| {
-                    let place = output.offset(n * to + at as isize * step_of_axis);
-                    *place = combine(*place, *updates.offset(n * du));
-                })
+                match (du, to, step_of_axis) {
+                    // Lines along the last axis: no products in the loop.
+                    (1, 0, 1) => each_place(index, di, count, size, not_yet, |n, at| {
+                        let place = output.add(at);
+                        *place = combine(*place, *updates.offset(n));
+                    }),
+                    _ => {
+                        let place = |n: isize, at: usize| output.offset(n * to + at as isize * step_of_axis);
+                        each_place(
+                            index,
+                            di,
+                            count,
+                            size,
+                            |n, at| fetch(place(n, at)),
+                            |n, at| {
+                                let place = place(n, at);
+                                *place = combine(*place, *updates.offset(n * du));
+                            },
+                        )
+                    }
+                }
             };
             fault = bad.or(fault);
         };
@@ -255,39 +272,86 @@ impl Job<'_> {
     }
 }
 
-/// Calls `f` with the number of each index and the index, in their order; one that is out of range is left out and returned.
+/// Calls `f` with the number of each index and the index, in their order; one that is out of range is left out and returned. Where many are
+/// known to be inside, `soon` is called with each some time before `f` is.
 ///
 /// # Safety
-/// There are `count` indices, so many elements apart. What `f` does is the caller's promise, for numbers below `count` and indices below `size`.
+/// There are `count` indices, so many elements apart. What `f` and `soon` do is the caller's promise, for numbers below `count` and indices below
+/// `size`.
 #[inline(always)]
 unsafe fn each_place<I: Element<Wide = i64>>(
     index: *const I,
     apart: isize,
     count: usize,
     size: u64,
+    soon: impl Fn(isize, usize),
     mut f: impl FnMut(isize, usize),
 ) -> Option<i64> {
+    /// How many calls of `f` are between those of an index.
+    const SOON: usize = 16;
     /// Indices that are checked together.
-    const TOGETHER: usize = 4;
+    const TOGETHER: usize = 256;
     let (mut fault, mut n) = (None, 0);
-    let count = count as isize;
     // SAFETY: numbers below `count`.
-    let at = |n: isize| unsafe { *index.offset(if apart == 1 { n } else { n * apart }) }.widen();
-    while n + TOGETHER as isize <= count {
-        let all: [i64; TOGETHER] = std::array::from_fn(|i| at(n + i as isize));
-        if all.iter().fold(false, |bad, &at| bad | (at as u64 >= size)) {
-            break;
+    let at = |n: usize| unsafe { *index.offset(n as isize * apart) }.widen();
+    while n < count {
+        let end = count.min(n + TOGETHER);
+        // SAFETY: these are neighbours below `count`.
+        if apart == 1 && all_inside(unsafe { std::slice::from_raw_parts(index.add(n), end - n) }, size) {
+            // SAFETY: as above.
+            let at = |n: usize| unsafe { *index.add(n) }.widen() as usize;
+            for n in n..end {
+                let later = (n + SOON).min(end - 1);
+                soon(later as isize, at(later));
+                f(n as isize, at(n));
+            }
+        } else {
+            for n in n..end {
+                match at(n) {
+                    at if (at as u64) < size => f(n as isize, at as usize),
+                    at => fault = Some(at),
+                }
+            }
         }
-        (0..TOGETHER).for_each(|i| f(n + i as isize, all[i] as usize));
-        n += TOGETHER as isize;
-    }
-    for n in n..count {
-        match at(n) {
-            at if (at as u64) < size => f(n, at as usize),
-            at => fault = Some(at),
-        }
+        n = end;
     }
     fault
+}
+
+/// For a line that is in the first cache.
+#[inline(always)]
+fn not_yet(_: isize, _: usize) {}
+
+/// Has the processor fetch what will be changed: places of other lines are in no order that it could foresee.
+#[inline(always)]
+fn fetch<T>(_place: *const T) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a fetch reads nothing as far as the program is concerned, whatever the address.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_ET0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_ET0>(_place.cast());
+    }
+}
+
+/// Whether all indices are below `size`.
+fn all_inside<I: Element<Wide = i64>>(indices: &[I], size: u64) -> bool {
+    #[inline(always)]
+    fn each<I: Element<Wide = i64>>(indices: &[I], last: i64) -> bool {
+        // A sign bit is left where one is negative or beyond the last; vectors of any kind can do this.
+        indices.iter().map(|at| at.widen()).fold(0, |signs, at| signs | at | last.wrapping_sub(at)) >= 0
+    }
+    // No size is larger than i64 holds, and none that is 0 has an index inside.
+    let last = size as i64 - 1;
+    #[cfg(target_arch = "x86_64")]
+    if std::arch::is_x86_feature_detected!("avx2") {
+        #[target_feature(enable = "avx2")]
+        fn wide<I: Element<Wide = i64>>(indices: &[I], last: i64) -> bool {
+            each(indices, last)
+        }
+        // SAFETY: the machine has it.
+        return unsafe { wide(indices, last) };
+    }
+    each(indices, last)
 }
 
 /// Sums of a line that are kept at once: a second-level cache holds them.

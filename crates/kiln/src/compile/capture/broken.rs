@@ -19,7 +19,7 @@ use super::guard::Guard;
 use super::segment::{Segment, SegmentGraph};
 use super::segment_compiler::Arguments;
 use super::sizes::Sizes;
-use super::tree::{BranchGuard, Node, Returned, STOPS_KEPT, TraceStep};
+use super::tree::{Node, Returned, STOPS_KEPT, TraceStep};
 use super::{Captured, Outcome, capture};
 use crate::tensor::bundle::{Bundle, Leaf};
 use crate::tensor::dim::{Predicate, Scope};
@@ -109,12 +109,7 @@ impl<F, A: Bundle, R: Bundle, E: From<Error>> Compiled<F, A, R, E> {
         let Captured { driver, last, returned, .. } = captured;
         let mut ran = driver.map(Driver::into_ran).unwrap_or_default();
         let returned = Arc::new(returned);
-        let is_symbolic = |step: &TraceStep| match step {
-            TraceStep::Segment(segment) => segment.raw.is_symbolic(),
-            TraceStep::BranchGuard(BranchGuard::Sizes { is_symbolic, .. }, _) => *is_symbolic,
-            _ => false,
-        };
-        let has_symbols = last.is_symbolic() || ran.path[done..].iter().any(is_symbolic);
+        let has_symbols = last.is_symbolic() || ran.path[done..].iter().any(TraceStep::is_symbolic);
         let again =
             |plan: Plan, kept: usize| self.record_again(plan, &ran, kept, &last, &returned, arguments, leaves, at);
         let all = ran.path.len();

@@ -174,6 +174,13 @@ impl Driver {
         }
     }
 
+    /// Whether a capture that failed for want of sizes did so within a program which has symbols from there on: with what was found out
+    /// about them it comes further.
+    pub(super) fn is_in_symbols(&self) -> bool {
+        let rest = self.done.get(self.path.len()..self.of_program).unwrap_or_default();
+        rest.iter().any(TraceStep::is_symbolic)
+    }
+
     /// Whether all that has symbols was recorded again; if so, what follows has none.
     pub(super) fn is_past_symbols(&mut self) -> bool {
         if self.fixes_sizes.is_none_or(|step| self.path.len() < step) {

@@ -112,6 +112,10 @@ impl<F, A: Bundle, R: Bundle, E: From<Error>> Compiled<F, A, R, E> {
             own.adopt(sizes.take());
             let mut next = own.clone();
             if let Verdict::Again = next.judge(&scope, None, at) {
+                if ran.is_in_symbols() {
+                    (plan, driver) = (Some(next), ran.going_on());
+                    continue;
+                }
                 again = Some(next);
             }
             // What ran stays as it was recorded, symbols included: without these it may be wired otherwise, since a view may be all of what it

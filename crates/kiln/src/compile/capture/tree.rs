@@ -163,6 +163,15 @@ impl TraceStep {
         }
     }
 
+    /// Whether it is for many sizes.
+    pub(super) fn is_symbolic(&self) -> bool {
+        match self {
+            TraceStep::Segment(segment) => segment.raw.is_symbolic(),
+            TraceStep::BranchGuard(BranchGuard::Sizes { is_symbolic, .. }, _) => *is_symbolic,
+            TraceStep::BranchGuard(..) | TraceStep::Outside { .. } => false,
+        }
+    }
+
     /// Whether it changes anything but slots.
     pub(super) fn has_effects(&self) -> bool {
         match self {
