@@ -3,8 +3,19 @@
 use kiln_oracle::functions::{compare, generate, shrink};
 
 /// Seeds that failed once: symbols of data that are given up after a part ran, and more equations between them than rounds.
-const FAILED: [u64; 8] =
-    [901_020_989, 901_023_894, 901_025_529, 903_006_367, 904_013_939, 5_155_497, 5_170_858, 5_187_437];
+const FAILED: [u64; 11] = [
+    901_020_989,
+    901_023_894,
+    901_025_529,
+    903_006_367,
+    904_013_939,
+    5_155_497,
+    5_170_858,
+    5_187_437,
+    7_811_663,
+    20_116_322,
+    20_248_146,
+];
 
 #[test]
 fn random_functions() {

@@ -67,8 +67,8 @@ pub(super) struct Driver {
     has_left_program: bool,
     /// After this step there are no symbols, but there are before it.
     fixes_sizes: Option<usize>,
-    /// Where those symbols are found.
-    fixed_homes: Vec<SizeHome>,
+    /// Where those symbols are found, once there are none.
+    fixed_homes: Option<Vec<SizeHome>>,
 }
 
 /// Where a recording has functions with gradients of their own: in its graphs, or in parts of their own.
@@ -132,7 +132,7 @@ impl Driver {
             functions,
             has_left_program: false,
             fixes_sizes: None,
-            fixed_homes: Vec::new(),
+            fixed_homes: None,
         }
     }
 
@@ -152,7 +152,7 @@ impl Driver {
 
     /// Records with symbols, which are found at `homes`.
     pub(super) fn with_symbols(self, homes: Vec<SizeHome>, sizes: SlotSizes) -> Driver {
-        Driver { defers: true, homes: Some(homes), sizes: Rc::new(RefCell::new(sizes)), ..self }
+        Driver { defers: true, homes: Some(homes), fixed_homes: None, sizes: Rc::new(RefCell::new(sizes)), ..self }
     }
 
     /// Goes on where a capture ended.
@@ -187,14 +187,22 @@ impl Driver {
             return false;
         }
         (self.fixes_sizes, self.may_have_symbols) = (None, false);
-        self.fixed_homes = self.homes.take().unwrap_or_default();
+        self.fixed_homes = Some(self.homes.take().unwrap_or_default());
         true
     }
 
     /// Records without symbols.
     pub(super) fn without_symbols(self) -> Driver {
         let kept = self.of_program;
-        Driver { homes: None, sizes: Rc::default(), may_have_symbols: false, fixes_sizes: None, kept, ..self }
+        Driver {
+            homes: None,
+            sizes: Rc::default(),
+            may_have_symbols: false,
+            fixes_sizes: None,
+            fixed_homes: None,
+            kept,
+            ..self
+        }
     }
 
     /// The sizes of slots that it meets.
@@ -267,7 +275,7 @@ impl Driver {
     /// What was done.
     pub(super) fn into_ran(self) -> Ran {
         let Driver { path, slots, produced, functions, .. } = self;
-        Ran { path, slots, produced, homes: self.homes.unwrap_or(self.fixed_homes), functions }
+        Ran { path, slots, produced, homes: self.homes.or(self.fixed_homes).unwrap_or_default(), functions }
     }
 
     /// The steps of a call that was recorded again, with segments that have no code, if that is all it did; and where its sizes
@@ -375,7 +383,14 @@ impl Driver {
             segments.push(recorded);
             return Ok(());
         }
-        if self.repeat(|step| matches!(step, TraceStep::Segment(made) if made.raw.is_same(&recorded)), at)? {
+        // Sizes that were symbols are made numbers by operations of their own, which a recording without symbols does not have.
+        let is_past_symbols = self.fixed_homes.is_some();
+        let is_same = |step: &TraceStep| match step {
+            TraceStep::Segment(made) if is_past_symbols => made.raw.is_wired_like(&recorded),
+            TraceStep::Segment(made) => made.raw.is_same(&recorded),
+            _ => false,
+        };
+        if self.repeat(is_same, at)? {
             return Ok(());
         }
         let recorded = Arc::new(recorded);
