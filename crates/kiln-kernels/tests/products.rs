@@ -152,12 +152,23 @@ fn the_largest_of_a_long_row_is_found_in_parts() {
     }
 }
 
-/// Keys with rotated positions and values of a token of each text, written to the rows of a cache that an index says.
-fn write_of_tokens(texts: usize) -> Graph {
+/// Keys with rotated positions and values of a token of each text, written to the rows of a cache that an index says; and perhaps queries.
+fn write_of_tokens(texts: usize, with_queries: bool) -> Graph {
     let (b, rows) = (texts, texts * 4);
+    let (weight, product, result) = match with_queries {
+        false => ("", String::new(), ""),
+        true => (
+            ", %8: f32[96, 160]",
+            format!(
+                "%40: f32[160, 96] = permute %8 {{order=[1, 0]}}
+      %41: f32[{b}, 96] = dot %0, %40 {{lhs_batch=[], rhs_batch=[], lhs_contract=[1], rhs_contract=[0]}}"
+            ),
+            ", %41",
+        ),
+    };
     let text = format!(
         "graph(%0: f32[{b}, 160], %1: f32[64, 160], %2: f32[64, 160], %3: f32[{b}, 1, 1, 8], %4: f32[{b}, 1, 1, 8], %5: f32[32, 16],
-        %6: f32[32, 16], %7: i64[{rows}]) {{
+        %6: f32[32, 16], %7: i64[{rows}]{weight}) {{
       %10: f32[160, 64] = permute %1 {{order=[1, 0]}}
       %11: f32[{b}, 64] = dot %0, %10 {{lhs_batch=[], rhs_batch=[], lhs_contract=[1], rhs_contract=[0]}}
       %12: f32[160, 64] = permute %2 {{order=[1, 0]}}
@@ -180,36 +191,59 @@ fn write_of_tokens(texts: usize) -> Graph {
       %29: i64[{rows}, 16] = expand %28
       %30: f32[32, 16] = scatter_set %5, %29, %26 {{axis=0}}
       %31: f32[32, 16] = scatter_set %6, %29, %27 {{axis=0}}
-      return %30 -> input 5, %31 -> input 6
+      {product}
+      return %30 -> input 5, %31 -> input 6{result}
     }}"
     );
     Graph::parse(&text).unwrap_or_else(|e| panic!("{e}"))
 }
 
+/// Runs a graph of [`write_of_tokens`] with rows apart, two pairs with the same place, and all at one place: the last stays.
+fn check_written_rows(graph: &Graph, joined: &Schedule, texts: usize) {
+    for rows in [[3, 9, 17, 31], [5, 8, 5, 8], [2, 2, 2, 2], [7, 7, 1, 7]] {
+        let mut inputs = inputs(graph);
+        for i in 0..4 * texts {
+            inputs[7].set(i, Scalar::int(kiln_ir::DType::I64, (rows[i % 4] + i as i64 / 4 % 2) % 32));
+        }
+        let wanted = interpret::run(graph, &inputs).unwrap();
+        let mut memory = inputs.clone();
+        let outputs = reference::run(joined, &mut memory, &|_| None).unwrap();
+        for (number, wanted) in wanted.iter().enumerate() {
+            let got = if number < 2 { &memory[5 + number] } else { &outputs[number] };
+            let got = HostTensor::from_bytes(got.dtype(), wanted.shape(), got.bytes().to_vec()).unwrap();
+            let outcome = got.compare(wanted, Tolerance::of(wanted.dtype()).times(2.0));
+            outcome.unwrap_or_else(|e| panic!("{texts} texts, {rows:?}: {e}"));
+        }
+    }
+}
+
 #[test]
 fn a_product_writes_rows_where_an_index_says() {
     for texts in [1, 2, 3] {
-        let graph = write_of_tokens(texts);
+        let graph = write_of_tokens(texts, false);
         let joined = scheduled(&graph, 8);
         assert_eq!(joined.steps.len(), 1, "{joined}");
         let KernelBody::Matmul(body) = &joined.steps[0].kernel.body else { panic!("{joined}") };
         assert_eq!(body.rhs.len(), 4, "{joined}");
-        // Rows apart, two pairs with the same place, and all at one place: the last stays.
-        for rows in [[3, 9, 17, 31], [5, 8, 5, 8], [2, 2, 2, 2], [7, 7, 1, 7]] {
-            let mut inputs = inputs(&graph);
-            for i in 0..4 * texts {
-                inputs[7].set(i, Scalar::int(kiln_ir::DType::I64, (rows[i % 4] + i as i64 / 4 % 2) % 32));
-            }
-            let wanted = interpret::run(&graph, &inputs).unwrap();
-            let mut memory = inputs.clone();
-            reference::run(&joined, &mut memory, &|_| None).unwrap();
-            for (number, wanted) in [5, 6].iter().zip(&wanted) {
-                let got = &memory[*number];
-                let got = HostTensor::from_bytes(got.dtype(), wanted.shape(), got.bytes().to_vec()).unwrap();
-                let outcome = got.compare(wanted, Tolerance::of(wanted.dtype()).times(2.0));
-                outcome.unwrap_or_else(|e| panic!("{texts} texts, {rows:?}: {e}"));
-            }
-        }
+        check_written_rows(&graph, &joined, texts);
+    }
+}
+
+#[test]
+fn beside_queries_keys_and_values_are_products_apart() {
+    for texts in [1, 2, 3] {
+        let graph = write_of_tokens(texts, true);
+        let joined = scheduled(&graph, 8);
+        assert_eq!(joined.steps.len(), 1, "{joined}");
+        let bodies = joined.steps[0].kernel.bodies();
+        let operands = bodies.iter().map(|body| match body {
+            KernelBody::Matmul(body) => body.rhs.len(),
+            _ => panic!("{joined}"),
+        });
+        let mut operands: Vec<usize> = operands.collect();
+        operands.sort_unstable();
+        assert_eq!(operands, [1, 2, 2], "{joined}");
+        check_written_rows(&graph, &joined, texts);
     }
 }
 

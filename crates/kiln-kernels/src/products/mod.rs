@@ -5,11 +5,13 @@
 //!  operands   up ─▶ temp, gate·temp ─▶ out          becomes  one product with two right operands and one epilogue
 //!             q ─▶ temp, rope(temp) ─▶ out          becomes  one product whose right operands are the halves of a head
 //!  rows       norm(x) ─▶ temp, temp·w ─▶ out        becomes  one product that normalises its rows first
+//!  apart      x·k ─▶ keys, x·v ─▶ values in one      becomes  two products of one launch
 //!  parallel   x·q ─▶ …, x·k ─▶ …, x·v ─▶ …          becomes  one launch of all three
 //! ```
 //!
 //! Only for targets that ask for it, see [`Target`](crate::Target).
 
+mod apart;
 mod operands;
 mod parallel;
 mod rows;

@@ -2,7 +2,7 @@
 //! (positions, masks and tables at the beginning of a step, and what nothing else of a step needs: updates of small parameters) and
 //! small scatters (a step's keys and values into their caches).
 
-use super::{Arguments, can_move, count, has_own_sizes, product, retire};
+use super::{Arguments, apart, can_move, count, has_own_sizes, product, retire};
 use crate::kernel::{KernelBody, RoutineBody};
 use crate::schedule::{Schedule, Step};
 use crate::update::depends;
@@ -100,12 +100,15 @@ fn first_alike(steps: &[Step], among: &[usize], at: usize) -> (usize, usize) {
 
 fn joined(steps: &[Step], members: &[usize]) -> Step {
     let mut arguments = Arguments::default();
-    let body = |&member: &usize| {
+    let own = |&member: &usize| {
         let mut body = steps[member].kernel.body.clone();
         body.renumber_buffers(&arguments.add(&steps[member]));
-        body
+        match body {
+            KernelBody::Matmul(body) => apart::products(body).into_iter().map(KernelBody::Matmul).collect(),
+            body => vec![body],
+        }
     };
-    let bodies = KernelBody::Parallel(members.iter().map(body).collect());
+    let bodies = KernelBody::Parallel(members.iter().flat_map(own).collect());
     let all: Vec<&Step> = members.iter().map(|&member| &steps[member]).collect();
     arguments.step(bodies, &all, None)
 }
