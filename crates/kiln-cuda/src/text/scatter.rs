@@ -20,8 +20,12 @@ use std::fmt::Write;
 const WARPS: i64 = THREADS as i64 / 32;
 /// Accesses that a thread has under way at once.
 const AHEAD: i64 = 4;
-/// Blocks of a multiprocessor, which go on to further rows: each of them reads all of the indices.
-const RESIDENT: i64 = 2;
+/// Warps of a block where all of its threads have indices to look at: each block reads all of them, so that few large blocks read less.
+const MANY_WARPS: i64 = 32;
+/// Threads of a multiprocessor, in blocks which go on to further rows: each of them reads all of the indices.
+const RESIDENT_THREADS: i64 = 1024;
+/// Indices that a thread reads before it looks at them.
+const INDICES_AHEAD: i64 = 8;
 /// Places that have a bit each in shared memory, at the most.
 const MOST_PLACES: i64 = 1 << 19;
 
@@ -108,6 +112,11 @@ impl Writer<'_> {
                 self.positions_in_row(updates_shape, axis, &format!("line*{lanes}")),
             )
         };
+        let warps = match updates_shape[axis].as_const() {
+            Some(count) if count <= i64::from(THREADS) * INDICES_AHEAD / 2 => WARPS,
+            _ => MANY_WARPS,
+        };
+        let threads = warps * 32;
         // Several short rows are a warp's at once.
         let rows = accesses.as_const().filter(|&count| count > 0).map_or(1, |count| (at_once / count).max(1));
         let places = shape[axis].as_const().filter(|&places| places <= MOST_PLACES);
@@ -116,15 +125,20 @@ impl Writer<'_> {
                 let words = words(places);
                 format!(
                     "extern __shared__ __align__(16) unsigned taken[];
-for(int i=threadIdx.x;i<{words};i+={THREADS})taken[i]=0;\n__syncthreads();
-#pragma unroll 4
-for(idx at=threadIdx.x;at<{count};at+={THREADS}){{const long long place={};
-if(place>=0&&place<{places}){{const unsigned bit=1u<<((unsigned)place/{words}u);distinct&=!(atomicOr(taken+(unsigned)place%{words}u,bit)&bit);}}}}",
+for(int i=threadIdx.x;i<{words};i+={threads})taken[i]=0;\n__syncthreads();
+#pragma unroll 1
+for(idx base=threadIdx.x;base<{count};base+={}){{long long ahead[{INDICES_AHEAD}];
+#pragma unroll
+for(int e=0;e<{INDICES_AHEAD};++e){{const idx at=base+e*{threads};ahead[e]=-1;if(at<{count})ahead[e]={};}}
+#pragma unroll
+for(int e=0;e<{INDICES_AHEAD};++e)if(ahead[e]>=0&&ahead[e]<{places}){{const unsigned place=(unsigned)ahead[e],bit=1u<<(place/{words}u);
+distinct&=!(atomicOr(taken+place%{words}u,bit)&bit);}}}}",
+                    threads * INDICES_AHEAD,
                     row("at")
                 )
             }
             None => format!(
-                "#pragma unroll 4\nfor(idx next=1+threadIdx.x;next<{count};next+={THREADS})distinct&={}<{};",
+                "#pragma unroll 4\nfor(idx next=1+threadIdx.x;next<{count};next+={threads})distinct&={}<{};",
                 row("(next-1)"),
                 row("next")
             ),
@@ -145,9 +159,9 @@ if(line<{}&&at<{count}){{{}{statement}}}}}\n",
                 };
                 format!(
                     "if(distinct){{
-for(idx base=((idx)block*{WARPS}+warp)*{rows};base<{count};base+=(idx)blocks*{}){{{ty} x[{AHEAD}];idx places[{AHEAD}];
+for(idx base=((idx)block*{warps}+warp)*{rows};base<{count};base+=(idx)blocks*{}){{{ty} x[{AHEAD}];idx places[{AHEAD}];
 {}{}}}\nreturn;}}\n",
-                    WARPS * rows,
+                    warps * rows,
                     each(&format!("places[e]=check_index({},{size},fault,site);{read}", row("at"))),
                     each(&format!("const idx to=places[e];{write}")),
                 )
@@ -158,20 +172,20 @@ for(idx base=((idx)block*{WARPS}+warp)*{rows};base<{count};base+=(idx)blocks*{})
             None => format!("#pragma unroll 1\nfor(idx begin=lane;begin<{};begin+={at_once}){{", self.text(&accesses)),
         };
         let statements = format!(
-            "__shared__ long long own_rows[{WARPS}];\n__shared__ unsigned hit_rows[1];
+            "__shared__ long long own_rows[{warps}];\n__shared__ unsigned hit_rows[1];
 const int lane=threadIdx.x%32,warp=threadIdx.x/32;\nbool distinct=true;
 {distinct}
 distinct=__syncthreads_and(distinct);
 {several}#pragma unroll 1
-for(idx base=(idx)block*{WARPS};base<{units_text};base+=(idx)blocks*{WARPS}){{
+for(idx base=(idx)block*{warps};base<{units_text};base+=(idx)blocks*{warps}){{
 if(!distinct){{
 __syncthreads();\nif(threadIdx.x==0)hit_rows[0]=0;
-if(threadIdx.x<{WARPS}&&base+threadIdx.x<{units_text}){{const idx at=(base+threadIdx.x)/{parts_text};own_rows[threadIdx.x]={own};}}
+if(threadIdx.x<{warps}&&base+threadIdx.x<{units_text}){{const idx at=(base+threadIdx.x)/{parts_text};own_rows[threadIdx.x]={own};}}
 __syncthreads();\nunsigned hit=0;
 #pragma unroll 4
-for(idx other=base/{parts_text}+1+threadIdx.x;other<{count};other+={THREADS}){{const long long place={other};
+for(idx other=base/{parts_text}+1+threadIdx.x;other<{count};other+={threads}){{const long long place={other};
 #pragma unroll
-for(int w=0;w<{WARPS};++w)if(place==own_rows[w]&&other>(base+w)/{parts_text})hit|=1u<<w;}}
+for(int w=0;w<{warps};++w)if(place==own_rows[w]&&other>(base+w)/{parts_text})hit|=1u<<w;}}
 if(hit)atomicOr(hit_rows,hit);\n__syncthreads();\n}}
 const idx unit=base+warp,at=unit/{parts_text};\nif(unit>={units_text})continue;
 const idx to=check_index({own},{size},fault,site);\nif(!distinct&&(hit_rows[0]>>warp&1))continue;
@@ -182,9 +196,15 @@ const idx to=check_index({own},{size},fault,site);\nif(!distinct&&(hit_rows[0]>>
             writes = each(&write),
         );
         let aligned = if lanes > 1 { vec![updates.buffer, output.buffer] } else { Vec::new() };
-        let most_blocks = way.multiprocessors * RESIDENT;
+        let most_blocks = way.multiprocessors * RESIDENT_THREADS / threads;
         let block_bytes = Dim::from(places.map_or(0, |places| words(places) * 4));
-        Body { aligned, most_blocks, block_bytes, ..Body::new(statements, Width::Wide, ceil_div(&units, WARPS * rows)) }
+        Body {
+            aligned,
+            most_blocks,
+            block_bytes,
+            threads: threads as u32,
+            ..Body::new(statements, Width::Wide, ceil_div(&units, warps * rows))
+        }
     }
 
     /// A warp a row of updates; that of the first row of a place takes all that go there, in their order.
