@@ -169,11 +169,13 @@ at+=(part+turn/{several}*{warps})*{bytes};{whole}\nconst unsigned to=(unsigned)_
 if(++turn=={}){{turn=0;ahead+=stride;if(ahead<{tiles})point();}}}}
 copies_commit();slot=slot+1=={slots}?0:slot+1;}};
 auto begin=[&](){{if(first<{tiles})point();\n#pragma unroll\nfor(int i=0;i+1<{slots};++i)copy();}};
-if(early){{begin();",
+",
             (all + 31) / 32,
             32 * CHUNK,
             count * several
         );
+        writer.ask_for_rows(&mut out);
+        out.push_str("if(early){begin();");
         self.soon(writer, way, &mut out);
         out.push_str("wait_before();}else{wait_before();begin();}\n");
         self.left(writer, &mut out);

@@ -1,5 +1,5 @@
 // Signals between the blocks of a cluster: a block says how many bytes it expects for a turn, others send them, and it waits. Within a
-// block, warps arrive instead: a launch without clusters has no asynchronous stores. A signal is reused after its turn has been waited for.
+// block, threads arrive instead: a launch without clusters has no asynchronous stores. A signal is reused after its turn has been waited for.
 unsigned shared_at(const void* p) { return (unsigned)__cvta_generic_to_shared(p); }
 unsigned at_rank(const void* p, int rank) {
   unsigned theirs;

@@ -19,7 +19,8 @@ use super::vector::{BYTES, Vector, is_multiple};
 use super::{Body, Way, ceil_div, decode, names_of_product, points, quantised, width};
 use kiln_ir::{DType, Dim};
 use kiln_kernels::kernel::{
-    Axis, Domain, Inst, InstKind, Kernel, LoopBody, MatmulBody, Prologue, Reduction, ReductionKind, Stage, ValueId,
+    Axis, Domain, Inst, InstKind, Kernel, LoopBody, MatmulBody, Place, Prologue, Reduction, ReductionKind, Stage,
+    ValueId,
 };
 use std::fmt::{self, Write};
 
@@ -557,6 +558,52 @@ if(live&&part==0&&lane<{rows}){{const int mm=lane;\n{ty} sums[{several}]={{}};
         );
     }
 
+    /// The temporaries of which a thread has neighbours at a stage, and stores them at once: one by one they would be in the same banks.
+    fn gathered(&self, stage: &Stage) -> Vec<usize> {
+        let loads = stage.insts.iter().any(|inst| matches!(inst.kind, InstKind::LoadTemp(_)));
+        let stored = stage.insts.iter().filter_map(|inst| match inst.kind {
+            InstKind::StoreTemp(temp, _) => Some(temp),
+            _ => None,
+        });
+        if loads || self.lanes == 1 { Vec::new() } else { stored.collect() }
+    }
+
+    /// The type of as many elements of a temporary as a thread has.
+    fn wide_temp(&self, dtype: DType) -> String {
+        let ty = if dtype.size_in_bits() == 16 { memory_type(dtype) } else { value_type(dtype) };
+        format!("Wide<{ty},{}>", self.lanes)
+    }
+
+    /// Statements that ask the L2 cache for what rows are computed of (the weight of a norm), before the launch before has ended: for
+    /// kernels of one block a multiprocessor, which have all of their shared memory filled by then.
+    pub(super) fn ask_for_rows(&self, out: &mut String) {
+        let Some(before) = &self.body.before else { return };
+        let mut places: Vec<&Place> = Vec::new();
+        for stage in before.stages.iter().filter(|stage| stage.domain == Domain::Row && self.lanes > 1) {
+            let vector = self.row_vector(stage);
+            let wide = stage.insts.iter().filter(|inst| vector.has(inst.id)).filter_map(|inst| match &inst.kind {
+                InstKind::Load { place, guard: None } if place.indirect.is_empty() => Some(place),
+                _ => None,
+            });
+            wide.for_each(|place| {
+                if !places.contains(&place) {
+                    places.push(place);
+                }
+            });
+        }
+        if places.is_empty() {
+            return;
+        }
+        out.push_str("if(threadIdx.x==0){const idx mm=0,k0=0;\n");
+        out.push_str(&decode(&self.names, &self.body.m, "m", "mm", self.width));
+        for place in places {
+            let bits = self.kernel.buffers[place.buffer].dtype.size_in_bits() as i64;
+            let (at, bytes) = (self.names.text(&place.offset, self.width), self.depth * bits / 8 / BYTES * BYTES);
+            let _ = writeln!(out, "fetch_soon(b{}+{at},{bytes});", place.buffer);
+        }
+        out.push_str("}\n");
+    }
+
     /// A stage over a row; what it loads may be there already.
     fn row(&self, out: &mut String, stage: &Stage, dtypes: &[DType], loaded: bool) {
         let Writer { depth, threads, lanes, .. } = self;
@@ -570,7 +617,7 @@ if(live&&part==0&&lane<{rows}){{const int mm=lane;\n{ty} sums[{several}]={{}};
             vector.suffix = "[turn]";
             let _ = writeln!(
                 out,
-                "#pragma unroll\nfor(int turn=0;turn<{turns};++turn){{const idx begin=(idx)(threadIdx.x+turn*{threads})*{lanes};if(begin<{depth})"
+                "#pragma unroll\nfor(int turn=0;turn<{turns};++turn){{const idx begin=(idx)(threadIdx.x+turn*{threads})*{lanes};if(begin>={depth})continue;"
             );
         } else {
             let _ = writeln!(
@@ -580,8 +627,12 @@ if(live&&part==0&&lane<{rows}){{const int mm=lane;\n{ty} sums[{several}]={{}};
             );
             out.push_str(&vector.begin(&self.statements("r"), stage.insts.iter()));
         }
+        let gathered = self.gathered(stage);
+        for &temp in &gathered {
+            let _ = writeln!(out, "{} st{temp};", self.wide_temp(dtypes[temp]));
+        }
         let _ = writeln!(out, "#pragma unroll\nfor(int e=0;e<{lanes};++e){{const idx k0=begin+e,at=mm*{depth}+k0;");
-        let temps = Temps::Elements(dtypes);
+        let temps = if gathered.is_empty() { Temps::Elements(dtypes) } else { Temps::Gathered(dtypes) };
         let mut statements = Statements { vector: Some(&vector), temps, ..self.statements("r") };
         statements.all(&stage.insts);
         out.push_str(&statements.out);
@@ -593,7 +644,11 @@ if(live&&part==0&&lane<{rows}){{const int mm=lane;\n{ty} sums[{several}]={{}};
             let (over, value) = (format!("over{}", reduction.result.0), format!("r{}", reduction.value.0));
             let _ = writeln!(out, "{over}={};", combine(reduction, &over, &value));
         }
-        out.push_str("}}\n");
+        out.push_str("}\n");
+        for &temp in &gathered {
+            let _ = writeln!(out, "*({}*)(t{temp}+mm*{depth}+begin)=st{temp};", self.wide_temp(dtypes[temp]));
+        }
+        out.push_str("}\n");
         for reduction in &stage.reductions {
             let ((ty, _), number) = (accumulator(reduction), reduction.result.0);
             let combine = combine(reduction, "a", "b");

@@ -163,9 +163,9 @@ impl Writer<'_> {
         self.split * self.parts * self.part()
     }
 
-    /// Arrivals that end a turn of a signal: of the thread that says how many bytes come, or of every warp of the only block.
+    /// Arrivals that end a turn of a signal: of the thread that says how many bytes come, or of every thread of the only block.
     fn arrivals(&self) -> i64 {
-        if self.split > 1 { 1 } else { WARPS }
+        if self.split > 1 { 1 } else { THREADS }
     }
 
     /// Bytes of the rows on the right, and of the rings.
@@ -359,7 +359,7 @@ if(turn>0)finish(turn-1,tile-stride);{settled}",
         );
         // A block of its own stores its sums and arrives; only the blocks of a cluster may send.
         let (send, sent) = match self.split {
-            1 => ("*(float2*)at=float2{low,high};", "__syncwarp();if(lane==0)signal_arrive(ready+turn%2);"),
+            1 => ("*(float2*)at=float2{low,high};", "signal_arrive(ready+turn%2);"),
             _ => ("send(at,low,high,ready+turn%2,lead+row/OWN);", ""),
         };
         let send = send.replace("OWN", &own.to_string());

@@ -17,6 +17,8 @@ pub(crate) enum Temps<'a> {
     Elements(&'a [DType]),
     /// Wide values of such elements, of which this is element `e`.
     Wide(&'a [DType]),
+    /// Likewise, where what is stored is gathered, to be stored at once: `st…` has it.
+    Gathered(&'a [DType]),
 }
 
 /// Writes the statements of one body.
@@ -175,11 +177,12 @@ impl<'a> Statements<'a> {
         }
         if let InstKind::StoreTemp(temp, value) = &inst.kind {
             let value = self.value(*value);
-            let value = match self.temps {
-                Temps::Elements(dtypes) => narrowed(dtypes[*temp], &value),
-                _ => value,
+            let (place, value) = match self.temps {
+                Temps::Elements(dtypes) => (self.temp(*temp), narrowed(dtypes[*temp], &value)),
+                Temps::Gathered(dtypes) => (format!("st{temp}.v[e]"), narrowed(dtypes[*temp], &value)),
+                _ => (self.temp(*temp), value),
             };
-            let _ = writeln!(self.out, "{}={value};", self.temp(*temp));
+            let _ = writeln!(self.out, "{place}={value};");
             return;
         }
         let (ty, name, expression) = (value_type(inst.dtype), self.value(inst.id), self.expression(inst));
@@ -189,7 +192,7 @@ impl<'a> Statements<'a> {
     fn temp(&self, temp: usize) -> String {
         match self.temps {
             Temps::Registers => format!("t{temp}[step]"),
-            Temps::Memory | Temps::Elements(_) => format!("t{temp}[at]"),
+            Temps::Memory | Temps::Elements(_) | Temps::Gathered(_) => format!("t{temp}[at]"),
             Temps::Wide(_) => format!("wt{temp}.at(e)"),
         }
     }
@@ -221,7 +224,9 @@ impl<'a> Statements<'a> {
                 format!("{name}(b{}+{position}+{element}/{elements}*{bytes},{element}%{elements})", place.buffer)
             }
             InstKind::LoadTemp(temp) => match self.temps {
-                Temps::Elements(dtypes) | Temps::Wide(dtypes) => widened(dtypes[*temp], &self.temp(*temp)),
+                Temps::Elements(dtypes) | Temps::Gathered(dtypes) | Temps::Wide(dtypes) => {
+                    widened(dtypes[*temp], &self.temp(*temp))
+                }
                 Temps::Registers | Temps::Memory => self.temp(*temp),
             },
             InstKind::Unary(op, x) => unary(*op, self.dtype_of_operand(inst), &value(x)),
