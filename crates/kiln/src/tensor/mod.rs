@@ -29,6 +29,7 @@ pub mod random;
 pub(crate) mod scratch;
 pub(crate) mod setting;
 pub mod shape;
+pub(crate) mod strides;
 pub(crate) mod tape;
 pub(crate) mod tracer;
 pub mod var;
