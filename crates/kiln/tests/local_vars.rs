@@ -194,3 +194,23 @@ fn threads_do_not_share_them() {
         }
     });
 }
+
+/// What they are may be on a tape when it is written: gradients stop there, and the value outlives the graph.
+#[test]
+fn values_on_tapes_outlive_graphs() {
+    let f = |x: &Tensor| {
+        let own = Var::new(x);
+        own.add_assign(x)?;
+        let seen = disable(|x: &Tensor| x.add(1.0)).call(&x.mul(2.0)?)?;
+        own.set(&own.get().mul(x)?)?;
+        let count = seen.sum(..)?.gt(0.0)?.item::<bool>()?;
+        if count { seen.add(own.get()) } else { Ok(own.get()) }
+    };
+    let fast = compile(f);
+    for sign in [1.0, -1.0, 1.0, -1.0] {
+        let outside = Var::new(&t(&[3.0 * sign, 4.0 * sign])).requires_grad(true);
+        let (eager, compiled) = (f(&outside.get()).unwrap(), fast.call(&outside.get()).unwrap());
+        assert_eq!(eager.to_vec::<f32>().unwrap(), compiled.to_vec::<f32>().unwrap());
+        assert_eq!(eager.has_tape(), compiled.has_tape());
+    }
+}

@@ -168,6 +168,12 @@ impl Tensor {
         Weak(Arc::downgrade(&self.0))
     }
 
+    /// A tensor like this one whose elements nobody has: whatever uses them fails.
+    pub(crate) fn nowhere(like: &Tensor) -> Tensor {
+        let traced = Traced { recording: u32::MAX, value: 0, device: like.device() };
+        Tensor::from_traced(traced, dim::plain(like.shape()), like.dtype(), None)
+    }
+
     /// A value of the function being captured.
     pub(crate) fn from_traced(traced: Traced, sizes: Vec<Dim>, dtype: DType, tape: Option<Tape>) -> Tensor {
         let layout = Layout::contiguous(dim::hints(&sizes));

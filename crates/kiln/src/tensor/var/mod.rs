@@ -66,7 +66,7 @@ struct Cell {
     value: Mutex<Tensor>,
     /// Twice its version, and one more if gradients of it are wanted.
     stamp: AtomicU64,
-    /// Whether it was made by a function being captured: what it is then is known to the capture, and its value stands for the first.
+    /// Whether it was made by a function being captured, which alone knows what it is: its value is [nowhere](Tensor::nowhere).
     is_local: bool,
     /// Whether a function being captured has read it.
     met: AtomicBool,
@@ -141,10 +141,10 @@ impl Var {
     fn make(value: &Tensor, name: Option<String>, at: &Source) -> Var {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let is_local = tracer::is_active();
-        let value = match is_local {
-            true => tracer::cut(value, at),
+        let (initial, value) = match is_local {
+            true => (tracer::cut(value, at), Tensor::nowhere(value)),
             // Without memory for a copy the first update tries again, which can say so.
-            false => value.contiguous_at(at).unwrap_or_else(|_| value.clone()),
+            false => (value.clone(), value.contiguous_at(at).unwrap_or_else(|_| value.clone())),
         };
         let value = value.detached();
         let var = Var(Arc::new_cyclic(|cell| {
@@ -168,7 +168,7 @@ impl Var {
         }));
         if is_local {
             // What cannot be made here says so when it is read.
-            let _ = tracer::make_var(WeakVar(Arc::downgrade(&var.0)), &var.snapshot(), at);
+            let _ = tracer::make_var(WeakVar(Arc::downgrade(&var.0)), &initial, at);
         }
         var
     }

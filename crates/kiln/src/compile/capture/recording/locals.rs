@@ -21,7 +21,8 @@ impl Recording {
     /// The function makes a variable.
     pub(in super::super) fn make_var(&mut self, var: WeakVar, value: &Tensor, at: &Source) -> Result<()> {
         self.must_not_be_in_body(at)?;
-        self.locals.push(LocalVar { var, at: at.clone(), value: value.detached(), gradient: None });
+        let value = self.without_tape(value, at)?;
+        self.locals.push(LocalVar { var, at: at.clone(), value, gradient: None });
         Ok(())
     }
 
@@ -33,6 +34,19 @@ impl Recording {
         let known = self.locals.iter().position(|local| local.var.is(var));
         // One of another capture has no value here.
         known.map(Some).ok_or_else(|| Error::Escaped { at: at.clone() })
+    }
+
+    /// Such a variable becomes another tensor.
+    pub(super) fn write_local(&mut self, local: usize, tensor: &Tensor, at: &Source) -> Result<()> {
+        self.locals[local].value = self.without_tape(tensor, at)?;
+        Ok(())
+    }
+
+    fn without_tape(&mut self, tensor: &Tensor, at: &Source) -> Result<Tensor> {
+        match tensor.has_tape() && tensor.is_traced() {
+            true => self.alias(tensor, None, at),
+            false => Ok(tensor.detached()),
+        }
     }
 
     /// What such a variable is now: gradients do not go on to what it was computed from.

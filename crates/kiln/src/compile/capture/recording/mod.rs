@@ -450,8 +450,7 @@ impl Recording {
         self.must_not_be_in_body(at)?;
         self.changes += 1;
         if let Some(local) = self.local(var, at)? {
-            self.locals[local].value = tensor.detached();
-            return Ok(());
+            return self.write_local(local, tensor, at);
         }
         let value = self.value_of(tensor, at)?;
         let cell = self.cell(var, false);
