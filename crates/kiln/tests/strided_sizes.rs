@@ -13,8 +13,10 @@ fn assert_close(a: &Tensor, b: &Tensor, what: &str) {
     }
 }
 
+type Compute = fn(&Tensor) -> Result<Tensor>;
+
 /// A graph, and one that reads an element on its way.
-fn functions() -> [(&'static str, fn(&Tensor) -> Result<Tensor>); 2] {
+fn functions() -> [(&'static str, Compute); 2] {
     [
         ("whole", |x: &Tensor| x.mul(2.0)?.tanh()?.add(x)?.sum(-1)),
         ("broken", |x: &Tensor| {
