@@ -2,7 +2,6 @@
 
 use kiln::{
     DType, Device, Dynamic, Error, Generator, Options, Result, Setting, Tensor, Var, compile, compile_with, disable,
-    no_grad,
 };
 
 fn random(shape: &[usize], seed: u64) -> Tensor {

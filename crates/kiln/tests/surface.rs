@@ -2,8 +2,8 @@
 //! `reference/surface.safetensors`, made by `reference/surface.py`; every case there has a line here.
 
 use kiln::{
-    Bag, CrossEntropy, Device, FftNorm, Filter, MatrixNorm, Pool, Reduction, ResampleOptions, Result, SampleMode,
-    SamplePadding, Tensor,
+    Bag, CrossEntropy, Device, FftNorm, Filter, MatrixNorm, Pool, Reduction, ResampleOptions, Result, RoiAlignOptions,
+    SampleMode, SamplePadding, Tensor,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -65,6 +65,20 @@ fn positive(x: &Tensor) -> Result<Tensor> {
 
 fn even(x: &Tensor) -> Result<Tensor> {
     x.add(&x.transpose(-2, -1)?)
+}
+
+fn einsum(equation: &str, x: &[Tensor]) -> Result<Tensor> {
+    Tensor::einsum(equation, &x.iter().collect::<Vec<_>>())
+}
+
+fn regions() -> Result<Tensor> {
+    let regions =
+        [[0f32, 1.0, 1.0, 6.5, 5.0], [1.0, 0.0, 2.5, 7.9, 7.9], [0.0, 3.0, 3.0, 3.2, 3.1], [1.0, -2.0, 4.0, 9.0, 12.0]];
+    Tensor::new(regions, Device::Cpu)
+}
+
+fn regional(samples: Option<usize>, aligned: bool, scale: f64) -> RoiAlignOptions {
+    RoiAlignOptions { size: [2, 3], scale, samples, aligned }
 }
 
 const CASES: &[(&str, Run)] = cases! {
@@ -251,6 +265,34 @@ const CASES: &[(&str, Run)] = cases! {
     "matrix_power_inverse" => |x| x[0].matrix_power(-2);
     "matrix_rank" => |x| x[0].matmul(&x[0].transpose(-2, -1)?)?.matrix_rank(None);
     "triplet_margin_loss" => |x| x[0].triplet_margin_loss(&x[1], &x[2], 0.5, 2.0, MEAN);
+    "einsum ij,jk->ik" => |x| einsum("ij,jk->ik", x);
+    "einsum bij,bjk->bik" => |x| einsum("bij,bjk->bik", x);
+    "einsum bhqd,bhkd->bhqk" => |x| einsum("bhqd,bhkd->bhqk", x);
+    "einsum ii->i" => |x| einsum("ii->i", x);
+    "einsum ii" => |x| einsum("ii", x);
+    "einsum ij" => |x| einsum("ij", x);
+    "einsum ba" => |x| einsum("ba", x);
+    "einsum ij->" => |x| einsum("ij->", x);
+    "einsum i,j->ij" => |x| einsum("i,j->ij", x);
+    "einsum i,i" => |x| einsum("i,i", x);
+    "einsum ...ij,...jk->...ik" => |x| einsum("...ij,...jk->...ik", x);
+    "einsum i...,...j->ij..." => |x| einsum("i...,...j->ij...", x);
+    "einsum ..." => |x| einsum("...", x);
+    "einsum ij,jk,kl->il" => |x| einsum("ij,jk,kl->il", x);
+    "einsum ab,ab,ab->b" => |x| einsum("ab,ab,ab->b", x);
+    "einsum bii->bi" => |x| einsum("bii->bi", x);
+    "einsum ijj,jk->ik" => |x| einsum("ijj,jk->ik", x);
+    "einsum i j , j k -> k i" => |x| einsum("i j , j k -> k i", x);
+    "einsum aB,Bc->ac" => |x| einsum("aB,Bc->ac", x);
+    "einsum ij,ij->ij" => |x| einsum("ij,ij->ij", x);
+    "einsum ij,kj" => |x| einsum("ij,kj", x);
+    "einsum bn,anm,bm->ba" => |x| einsum("bn,anm,bm->ba", x);
+    "einsum ab,b->a" => |x| einsum("ab,b->a", x);
+    "einsum ,ij->ij" => |x| einsum(",ij->ij", x);
+    "einsum ij,...->...i" => |x| einsum("ij,...->...i", x);
+    "roi_align_fixed" => |x| x[0].roi_align(&regions()?, &regional(Some(2), true, 1.0));
+    "roi_align_adaptive" => |x| x[0].roi_align(&regions()?, &regional(None, false, 0.5));
+    "roi_align_old" => |x| x[0].roi_align(&regions()?, &regional(Some(3), false, 1.0));
 };
 
 struct Reference(BTreeMap<String, Tensor>);

@@ -1,7 +1,8 @@
 //! A program of a seed.
 
 use super::program::{
-    Binary, Block, Call, Choices, Expression, LoopKind, Program, Statement, Tapes, Test, Unary, ValueNumber,
+    Binary, Block, Call, Choices, Expression, HELD_VARIABLES, LoopKind, Program, Statement, Tapes, Test, Unary,
+    ValueNumber,
 };
 use kiln::{DType, Dynamic, Mode};
 use kiln_ir::examples::Random;
@@ -16,6 +17,16 @@ const DEPTH: usize = 3;
 
 /// The program of a seed.
 pub fn generate(seed: u64) -> Program {
+    let program = generate_plain(seed);
+    let mut make = Make { random: Random(seed ^ 0x6f77_6e5f_7661_7273), nested: 0, parts: 0 };
+    match make.chance(0.25) {
+        true => Program { body: make.with_variables(&program.body), ..program },
+        false => program,
+    }
+}
+
+/// The program of a seed, but for variables that its function makes.
+pub fn generate_plain(seed: u64) -> Program {
     let mut make = Make { random: Random(seed ^ 0x6b69_6c6e_5f66_756e), nested: 0, parts: 0 };
     let count = 2 + make.below(STATEMENTS);
     let body = make.block(count, 0);
@@ -142,6 +153,53 @@ impl Make {
                 Statement::Nested(self.nested, self.places(2), self.inside(depth), self.places(2))
             }
         }
+    }
+
+    /// A block that makes a variable or two, and uses them in place of others.
+    fn with_variables(&mut self, block: &Block) -> Block {
+        let mut statements: Vec<Statement> =
+            block.iter().map(|statement| self.with_other_variable(statement)).collect();
+        for _ in 0..1 + self.below(2) {
+            let statement = Statement::Make(self.place(), self.chance(0.5));
+            statements.insert(self.below(statements.len() + 1), statement);
+        }
+        Arc::new(statements)
+    }
+
+    /// A statement in which some variables are those that the function made.
+    fn with_other_variable(&mut self, statement: &Statement) -> Statement {
+        let mut other = |number: ValueNumber| if self.chance(0.5) { HELD_VARIABLES + self.below(2) } else { number };
+        let mut expression = |expression: &Expression| match expression {
+            Expression::Get(var) => Expression::Get(other(*var)),
+            Expression::Grad(var) => Expression::Grad(other(*var)),
+            expression => expression.clone(),
+        };
+        match statement {
+            Statement::Let(value) => Statement::Let(expression(value)),
+            Statement::Assign(place, value) => Statement::Assign(*place, expression(value)),
+            Statement::Set(var, place) => Statement::Set(other(*var), *place),
+            Statement::Add(var, place) => Statement::Add(other(*var), *place),
+            Statement::Scale(var, factor) => Statement::Scale(other(*var), *factor),
+            Statement::SetFirst(var, place) => Statement::SetFirst(other(*var), *place),
+            Statement::ZeroGrad(var) => Statement::ZeroGrad(other(*var)),
+            Statement::SetGrad(var, place) => Statement::SetGrad(other(*var), *place),
+            Statement::If(test, then, otherwise) => {
+                let test = match test {
+                    Test::HasGrad(var) => Test::HasGrad(other(*var)),
+                    test => test.clone(),
+                };
+                Statement::If(test, self.with_variables(then), self.with_others(otherwise))
+            }
+            Statement::Repeat(turns, body) => Statement::Repeat(*turns, self.with_others(body)),
+            Statement::While(place, body) => Statement::While(*place, self.with_others(body)),
+            Statement::NoGrad(body) => Statement::NoGrad(self.with_others(body)),
+            // Other functions see none of them.
+            statement => statement.clone(),
+        }
+    }
+
+    fn with_others(&mut self, block: &Block) -> Block {
+        Arc::new(block.iter().map(|statement| self.with_other_variable(statement)).collect())
     }
 
     fn test(&mut self) -> Test {

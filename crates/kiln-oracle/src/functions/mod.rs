@@ -1,7 +1,7 @@
 //! Differential tests of whole *functions*: the same program called as it is and compiled, call after call.
 //!
 //! A [`Program`] is a small function over the public API of tensors and variables: it reads elements and decides by them, has
-//! disabled parts, snapshots, updates, gradients, random numbers, loops, nested compiled functions, and is called several times
+//! disabled parts, variables of its own and others, snapshots, updates, gradients, random numbers, loops, nested compiled functions, and is called several times
 //! with other data, sizes and settings. [`generate()`] makes one of a seed, [`compare`] runs it both ways and compares everything
 //! that can be seen after each call, [`shrink()`] makes a program that fails smaller. Programs print as Rust that reads well.
 //!
@@ -23,6 +23,8 @@ mod run;
 mod shrink;
 
 pub use compare::{Difference, compare};
-pub use generate::generate;
-pub use program::{Binary, Block, Call, Choices, Expression, Program, Statement, Tapes, Test, Unary, ValueNumber};
+pub use generate::{generate, generate_plain};
+pub use program::{
+    Binary, Block, Call, Choices, Expression, HELD_VARIABLES, Program, Statement, Tapes, Test, Unary, ValueNumber,
+};
 pub use shrink::shrink;

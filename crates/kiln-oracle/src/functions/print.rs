@@ -1,6 +1,6 @@
 //! Programs as text: Rust, but for what every test has around it.
 
-use super::program::{Binary, Block, Expression, Program, Statement, Tapes, Test, Unary, ValueNumber};
+use super::program::{Binary, Block, Expression, HELD_VARIABLES, Program, Statement, Tapes, Test, Unary, ValueNumber};
 use std::fmt::{self, Display, Formatter};
 
 /// Values at a point of a function, by name.
@@ -63,8 +63,11 @@ fn inside(f: &mut Formatter<'_>, statements: &Block, names: &mut Names, depth: u
     Ok(())
 }
 
-fn var(place: ValueNumber) -> &'static str {
-    ["a", "b", "c"][place % 3]
+fn var(number: ValueNumber) -> String {
+    match number.checked_sub(HELD_VARIABLES) {
+        None => ["a", "b", "c"][number].to_owned(),
+        Some(made) => format!("made({made})"),
+    }
 }
 
 fn statement(f: &mut Formatter<'_>, statement: &Statement, names: &mut Names, depth: usize) -> fmt::Result {
@@ -76,6 +79,9 @@ fn statement(f: &mut Formatter<'_>, statement: &Statement, names: &mut Names, de
             writeln!(f, "let mut {} = {value};", names.add())
         }
         Statement::Assign(place, value) => writeln!(f, "{} = {};", names.of(*place), expression(value, names)),
+        Statement::Make(place, trained) => {
+            writeln!(f, "made.push(Var::new(row({})).requires_grad({trained}));", names.of(*place))
+        }
         Statement::Set(to, place) => writeln!(f, "{}.set(row({}))?;", var(*to), names.of(*place)),
         Statement::Add(to, place) => writeln!(f, "{}.add_assign(row({}))?;", var(*to), names.of(*place)),
         Statement::Scale(to, factor) => writeln!(f, "{}.mul_assign({factor})?;", var(*to)),

@@ -7,6 +7,9 @@ use std::sync::Arc;
 /// out.
 pub type ValueNumber = usize;
 
+/// Variables that a program holds. Where a function has made none so far, the numbers of those that it makes mean one of these.
+pub const HELD_VARIABLES: usize = 3;
+
 /// Statements that share their values with what is around them, and keep their own to themselves.
 pub type Block = Arc<Vec<Statement>>;
 
@@ -89,7 +92,9 @@ pub enum Statement {
     Let(Expression),
     /// `x = …`, for a value from before.
     Assign(ValueNumber, Expression),
-    /// A variable gets a value.
+    /// The function makes a variable with a value, of which gradients are wanted, if said so.
+    Make(ValueNumber, bool),
+    /// A variable gets a value. The numbers of those that the function made come after [`HELD_VARIABLES`].
     Set(ValueNumber, ValueNumber),
     /// A value is added to a variable.
     Add(ValueNumber, ValueNumber),

@@ -1,6 +1,8 @@
 //! Runs programs: the same code whether they are called as they are or captured.
 
-use super::program::{Binary, Block, Call, Expression, LoopKind, Program, Statement, Tapes, Test, Unary};
+use super::program::{
+    Binary, Block, Call, Expression, HELD_VARIABLES, LoopKind, Program, Statement, Tapes, Test, Unary,
+};
 use kiln::optim::{Optimizer, Sgd, SgdConfig};
 use kiln::{
     Compiled, DType, Device, Forward, Generator, Options, Result, Setting, Tensor, Var, apply, cond, disable, grad,
@@ -86,11 +88,6 @@ impl World {
         }
         Ok(vec![x, y])
     }
-
-    /// The variable of a number.
-    fn var(&self, place: usize) -> &Var {
-        &self.vars[place % self.vars.len()]
-    }
 }
 
 /// Calls the function of a program.
@@ -100,7 +97,7 @@ pub(super) fn call(program: &Program, world: &Arc<World>, arguments: &[Tensor]) 
 
 /// Runs a block on values of its own, and gives some of them.
 fn inner(body: &Block, returns: &[usize], world: &Arc<World>, arguments: &[Tensor]) -> Result<Vec<Tensor>> {
-    let mut scope = Scope { world, values: arguments.to_vec() };
+    let mut scope = Scope { world, values: arguments.to_vec(), made: Vec::new() };
     scope.run(body)?;
     Ok(returns.iter().map(|&place| scope.value(place)).collect())
 }
@@ -109,9 +106,19 @@ fn inner(body: &Block, returns: &[usize], world: &Arc<World>, arguments: &[Tenso
 struct Scope<'a> {
     world: &'a Arc<World>,
     values: Vec<Tensor>,
+    /// Variables that the function made.
+    made: Vec<Var>,
 }
 
 impl Scope<'_> {
+    /// The variable of a number.
+    fn var(&self, number: usize) -> &Var {
+        match (number.checked_sub(HELD_VARIABLES), self.made.len()) {
+            (None, _) | (_, 0) => &self.world.vars[number % HELD_VARIABLES],
+            (Some(number), count) => &self.made[number % count],
+        }
+    }
+
     fn value(&self, place: usize) -> Tensor {
         match self.values.len() {
             0 => self.world.held[0].clone(),
@@ -139,9 +146,10 @@ impl Scope<'_> {
 
     /// Runs a block that keeps its values to itself.
     fn inside(&mut self, block: &Block) -> Result<()> {
-        let before = self.values.len();
+        let (values, made) = (self.values.len(), self.made.len());
         let done = self.run(block);
-        self.values.truncate(before);
+        self.values.truncate(values);
+        self.made.truncate(made);
         done
     }
 
@@ -159,14 +167,17 @@ impl Scope<'_> {
                     count => self.values[place % count] = value,
                 }
             }
-            Statement::Set(var, place) => world.var(*var).set(&self.row(*place)?)?,
-            Statement::Add(var, place) => world.var(*var).add_assign(self.row(*place)?)?,
-            Statement::Scale(var, factor) => world.var(*var).mul_assign(*factor)?,
-            Statement::SetFirst(var, place) => {
-                world.var(*var).slice_assign(0..1, &self.row(*place)?.narrow(0, 0, 1)?)?;
+            Statement::Make(place, trained) => {
+                self.made.push(Var::new(&self.row(*place)?).requires_grad(*trained));
             }
-            Statement::ZeroGrad(var) => world.var(*var).zero_grad(),
-            Statement::SetGrad(var, place) => world.var(*var).set_grad(Some(self.row(*place)?.detach()))?,
+            Statement::Set(var, place) => self.var(*var).set(&self.row(*place)?)?,
+            Statement::Add(var, place) => self.var(*var).add_assign(self.row(*place)?)?,
+            Statement::Scale(var, factor) => self.var(*var).mul_assign(*factor)?,
+            Statement::SetFirst(var, place) => {
+                self.var(*var).slice_assign(0..1, &self.row(*place)?.narrow(0, 0, 1)?)?;
+            }
+            Statement::ZeroGrad(var) => self.var(*var).zero_grad(),
+            Statement::SetGrad(var, place) => self.var(*var).set_grad(Some(self.row(*place)?.detach()))?,
             Statement::Backward(place, must) => {
                 let done = self.sum(*place)?.backward();
                 if *must {
@@ -219,7 +230,7 @@ impl Scope<'_> {
             Test::Sum(place, number) => self.sum(*place)?.item::<f64>()? > *number as f64,
             Test::First(place) => self.value(*place).to_dtype(DType::F64)?.to_vec::<f64>()?[0] > 0.0,
             Test::Setting(number) => self.world.setting.get() == *number,
-            Test::HasGrad(var) => self.world.var(*var).grad().is_some(),
+            Test::HasGrad(var) => self.var(*var).grad().is_some(),
             Test::Rows(rows) => self.value(0).rank() == 2 && self.value(0).dim(0)? > *rows,
             Test::Size(rows) => self.value(0).rank() == 2 && self.value(0).size(0)?.is_above(*rows),
         })
@@ -277,8 +288,8 @@ impl Scope<'_> {
                 let matrix = Arc::new(matrix);
                 loops(*kind, x, chain, &matrix, dtype)
             }
-            Expression::Get(var) => Ok(world.var(*var).get()),
-            Expression::Grad(var) => match world.var(*var).grad() {
+            Expression::Get(var) => Ok(self.var(*var).get()),
+            Expression::Grad(var) => match self.var(*var).grad() {
                 Some(gradient) => Ok(gradient),
                 None => Tensor::zeros(WIDTH, world.dtype, Device::Cpu),
             },

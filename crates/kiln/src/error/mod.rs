@@ -326,7 +326,9 @@ pub enum Error {
         at: Source,
     },
     /// A tensor of a function being captured was used after the capture, or on another thread.
-    #[error("a tensor that stands for a value of a captured function was used outside of it, at {at}")]
+    #[error(
+        "a tensor that stands for a value of a captured function, or a variable that the function made, was used outside of it, at {at}; pass it as an argument or return it"
+    )]
     Escaped {
         /// The user's line.
         at: Source,
@@ -395,6 +397,16 @@ pub enum Error {
     )]
     NotAFunction {
         /// The line where it differs.
+        at: Source,
+    },
+    /// A captured function made a variable that others can use when it has returned.
+    #[error(
+        "compile: the function, called at {at}, keeps the variable that it makes at {made}, or uses it in a disabled part; make it before the function is compiled, or return its value"
+    )]
+    KeptVariable {
+        /// The line that makes it.
+        made: Source,
+        /// The line of the call.
         at: Source,
     },
     /// The two branches of a `cond` cannot be selected between.

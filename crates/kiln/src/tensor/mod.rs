@@ -29,6 +29,7 @@ pub mod random;
 pub(crate) mod scratch;
 pub(crate) mod setting;
 pub mod shape;
+pub(crate) mod strides;
 pub(crate) mod tape;
 pub(crate) mod tracer;
 pub mod var;
@@ -165,6 +166,12 @@ impl Tensor {
     /// A handle that does not keep the tensor.
     pub(crate) fn downgrade(&self) -> Weak {
         Weak(Arc::downgrade(&self.0))
+    }
+
+    /// A tensor like this one whose elements nobody has: whatever uses them fails.
+    pub(crate) fn nowhere(like: &Tensor) -> Tensor {
+        let traced = Traced { recording: u32::MAX, value: 0, device: like.device() };
+        Tensor::from_traced(traced, dim::plain(like.shape()), like.dtype(), None)
     }
 
     /// A value of the function being captured.

@@ -6,6 +6,7 @@
 use crate::tensor::eager::{Operation, Write};
 use crate::tensor::setting::Setting;
 use crate::tensor::tape::{self, Tape};
+use crate::tensor::var::WeakVar;
 use crate::{DType, Device, Error, Generator, Result, Tensor, Var};
 use kiln_ir::build::{Emit, GraphBuilder};
 use kiln_ir::{NodeId, Op, Source};
@@ -83,6 +84,9 @@ pub(crate) trait Tracer {
 
     /// Notes a graph break: the function does what can be neither recorded nor run on the way.
     fn break_at(&self, what: &'static str, at: &Source) -> Result<()>;
+
+    /// The function makes a variable with this value.
+    fn make_var(&self, var: WeakVar, value: &Tensor, at: &Source) -> Result<()>;
 
     /// The value of a variable at this point of the function.
     fn read_var(&self, var: &Var, at: &Source) -> Result<Tensor>;
@@ -260,6 +264,12 @@ pub(crate) fn break_at(what: &'static str, at: &Source) -> Error {
         Ok(()) => Error::GraphBreak { what, at: at.clone() },
         Err(_) => Error::Escaped { at: at.clone() },
     }
+}
+
+/// See [`Tracer::make_var`].
+#[cold]
+pub(crate) fn make_var(var: WeakVar, value: &Tensor, at: &Source) -> Result<()> {
+    ask(at, |tracer| tracer.make_var(var, value, at))
 }
 
 /// See [`Tracer::read_var`].

@@ -10,6 +10,7 @@ import pathlib
 import checkpoint
 import torch
 import torch.nn.functional as F
+import torchvision
 
 torch.manual_seed(3)
 RESULT = {}
@@ -245,5 +246,41 @@ for norm in ["fro", "nuc", 2, 1, float("inf")]:
 case("matrix_power", lambda x: L.matrix_power(x, 3), D(4, 4))
 case("matrix_power_inverse", lambda x: L.matrix_power(x, -2), D(4, 4))
 case("matrix_rank", lambda x: L.matrix_rank(x @ x.mT), D(4, 2), grad=False)
+
+EINSUM = [
+    ("ij,jk->ik", [(3,4),(4,5)]),
+    ("bij,bjk->bik", [(2,3,4),(2,4,5)]),
+    ("bhqd,bhkd->bhqk", [(2,3,4,5),(2,3,6,5)]),
+    ("ii->i", [(4,4)]),
+    ("ii", [(4,4)]),
+    ("ij", [(3,4)]),
+    ("ba", [(3,4)]),
+    ("ij->", [(3,4)]),
+    ("i,j->ij", [(3,),(4,)]),
+    ("i,i", [(5,),(5,)]),
+    ("...ij,...jk->...ik", [(2,1,3,4),(3,4,5)]),
+    ("i...,...j->ij...", [(3,2,2),(2,2,4)]),
+    ("...", [(2,3)]),
+    ("ij,jk,kl->il", [(2,3),(3,4),(4,5)]),
+    ("ab,ab,ab->b", [(3,4),(3,4),(3,4)]),
+    ("bii->bi", [(2,3,3)]),
+    ("ijj,jk->ik", [(2,3,3),(3,4)]),
+    ("i j , j k -> k i", [(3,4),(4,5)]),
+    ("aB,Bc->ac", [(2,3),(3,4)]),
+    ("ij,ij->ij", [(3,4),(3,4)]),
+    ("ij,kj", [(3,4),(2,4)]),
+    ("bn,anm,bm->ba", [(2,3),(4,3,5),(2,5)]),
+    ("ab,b->a", [(3,1),(4,)]),
+    (",ij->ij", [(),(3,4)]),
+    ("ij,...->...i", [(3,4),(2,2)]),
+]
+for equation, shapes in EINSUM:
+    case(f"einsum {equation}", lambda *x, e=equation: torch.einsum(e, *x), *[R(s) for s in shapes])
+
+# Regions are data there: they have no gradient.
+REGIONS = torch.tensor([[0.0, 1.0, 1.0, 6.5, 5.0], [1.0, 0.0, 2.5, 7.9, 7.9], [0.0, 3.0, 3.0, 3.2, 3.1], [1.0, -2.0, 4.0, 9.0, 12.0]])
+for name, samples, aligned, scale in [("fixed", 2, True, 1.0), ("adaptive", -1, False, 0.5), ("old", 3, False, 1.0)]:
+    f = lambda x, n=samples, a=aligned, s=scale: torchvision.ops.roi_align(x, REGIONS, (2, 3), s, n, a)
+    case(f"roi_align_{name}", f, R(2, 3, 8, 8))
 
 checkpoint.save(pathlib.Path(__file__).with_name("surface.safetensors"), RESULT)

@@ -152,7 +152,7 @@ impl<F, A: Bundle, R: Bundle, E: From<Error>> Compiled<F, A, R, E> {
             let place = buckets.iter().position(|buckets| buckets.is_at(tensor, axis, tensors[tensor].rank()))?;
             Some(SizeRequest { key: (place, usize::MAX), name: symbol_of(place), least: 0, most: None })
         };
-        let plan = Plan::new(leaves, &wish).filter(Plan::has_symbols);
+        let plan = Plan::new(leaves, &[], &wish).filter(Plan::has_symbols);
         plan.ok_or_else(|| Error::Buckets { why: "no argument has buckets".to_owned(), at: at.clone() })
     }
 

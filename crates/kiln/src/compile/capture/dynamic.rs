@@ -10,10 +10,9 @@
 
 use super::check::Check;
 use super::compiled::tensors_of;
-use super::guard::{Guard, Size, Strides, UNKNOWN, repeats};
+use super::guard::{Before, Guard, Size, Strides, UNKNOWN};
 use super::segment::{InputSource, SegmentGraph};
 use crate::tensor::bundle::Leaf;
-use crate::tensor::compiled_graph::input_layout;
 use crate::tensor::dim::scope::SizeSymbol;
 use crate::tensor::dim::{Outcome, Predicate, Relation, Scope, scope};
 use kiln_ir::dim::Factor;
@@ -123,18 +122,24 @@ pub(super) enum Verdict {
 }
 
 impl Plan {
-    /// Makes a symbol for each requested size. Tensors that are not row-major have none.
-    pub(super) fn new(leaves: &[Leaf<'_>], wish: &dyn Fn(usize, usize, usize) -> Option<SizeRequest>) -> Option<Plan> {
+    /// Makes a symbol for each requested size; `before` says what tensors were for an earlier program. Tensors whose strides are no functions of
+    /// sizes have none.
+    pub(super) fn new(
+        leaves: &[Leaf<'_>],
+        before: &[Before],
+        wish: &dyn Fn(usize, usize, usize) -> Option<SizeRequest>,
+    ) -> Option<Plan> {
         let mut plan = Plan::default();
         let mut keys: Vec<(usize, usize)> = Vec::new();
         let mut number = 0;
         for leaf in leaves {
             let mut guard = Guard::exactly(leaf);
             if let (Guard::Tensor(guard), Leaf::Tensor(tensor)) = (&mut guard, leaf) {
-                let repeats = repeats(tensor);
+                let strides = Strides::of_sizes(tensor, before.get(number));
                 for (axis, size) in guard.sizes.iter_mut().enumerate() {
                     let now = tensor.shape()[axis];
-                    let Some(wish) = wish(number, axis, now).filter(|_| repeats.is_some()) else { continue };
+                    let Some(wish) = wish(number, axis, now) else { continue };
+                    let Some(strides) = &strides else { continue };
                     let place = match keys.iter().position(|&key| key == wish.key) {
                         Some(place) => place,
                         None => {
@@ -150,7 +155,7 @@ impl Plan {
                     };
                     let symbol = plan.names[place];
                     *size = Size::Symbol { number: place, symbol, least: wish.least, most: wish.most };
-                    guard.strides = Strides::Dense(repeats.clone().unwrap_or_default());
+                    guard.strides.clone_from(strides);
                 }
                 number += 1;
             }
@@ -258,23 +263,14 @@ impl Plan {
         self.guards.iter().filter_map(ty).collect()
     }
 
-    /// Returns the layouts of the arguments' tensors: those with symbols are dense.
+    /// Returns the layouts of the arguments' tensors.
     pub(super) fn layouts(&self, leaves: &[Leaf<'_>]) -> Vec<InputLayout> {
         let guards = self.guards.iter().filter_map(|guard| match guard {
             Guard::Tensor(guard) => Some(guard),
             _ => None,
         });
-        let layout = |((guard, ty), tensor): ((&super::guard::TensorGuard, TensorType), &crate::Tensor)| {
-            let Strides::Dense(repeats) = &guard.strides else { return input_layout(tensor.layout()) };
-            let mut strides = vec![Dim::from(0); ty.rank()];
-            let mut stride = Dim::from(1);
-            for axis in (0..ty.rank()).rev().filter(|&axis| !repeats[axis] && !ty.shape[axis].is_one()) {
-                strides[axis] = stride.clone();
-                stride *= &ty.shape[axis];
-            }
-            InputLayout { strides, offset: Dim::from(0) }
-        };
-        guards.zip(self.types()).zip(tensors_of(leaves)).map(layout).collect()
+        let tensors = guards.zip(self.types()).zip(tensors_of(leaves));
+        tensors.map(|((guard, ty), tensor)| guard.strides.layout(&ty, tensor)).collect()
     }
 
     /// Where the sizes of the arguments are found.

@@ -1,10 +1,13 @@
 //! Guards: conditions on the arguments under which a program is theirs. One flat list, one entry per part.
 
 use crate::tensor::bundle::Leaf;
+use crate::tensor::compiled_graph::input_layout;
 use crate::tensor::scratch::Scratch;
+use crate::tensor::strides::{self, AxisStride, Seen};
 use crate::tensor::tape::Tape;
 use crate::{DType, Device, Layout, Tensor};
-use kiln_ir::Symbol;
+use kiln_ir::{Dim, Symbol, TensorType};
+use kiln_kernels::InputLayout;
 use kiln_passes::is_differentiable;
 use std::fmt;
 
@@ -64,6 +67,61 @@ pub(super) enum Strides {
     Are(Vec<isize>),
     /// In row-major order without gaps, but for the axes marked, which repeat.
     Dense(Vec<bool>),
+    /// Other functions of the sizes.
+    Follow(Vec<AxisStride>),
+}
+
+/// What an earlier program was made for: the shape of a tensor, and its strides.
+pub(super) type Before = (Vec<usize>, Vec<isize>);
+
+impl Strides {
+    /// The strides of a tensor as functions of its sizes, as those of an earlier one were, too, if that can be.
+    pub(super) fn of_sizes(tensor: &Tensor, before: Option<&Before>) -> Option<Strides> {
+        let before = before.map(|(shape, strides)| Seen { shape, strides });
+        let follow = || strides::rules(tensor.into(), before);
+        let Some(repeats) = repeats(tensor) else { return follow().map(|(rules, _)| Strides::Follow(rules)) };
+        let was_dense = before.is_none_or(|before| is_dense(before, |axis| repeats.get(axis) == Some(&true)));
+        // All of what is a part at other times.
+        let part = || follow().filter(|(_, holds)| *holds);
+        match (was_dense, if was_dense { None } else { part() }) {
+            (false, Some((rules, _))) => Some(Strides::Follow(rules)),
+            _ => Some(Strides::Dense(repeats)),
+        }
+    }
+
+    /// The layout of a tensor with these strides, which has those of `now`.
+    pub(super) fn layout(&self, ty: &TensorType, now: &Tensor) -> InputLayout {
+        match self {
+            Strides::Are(_) => input_layout(now.layout()),
+            Strides::Follow(rules) => strides::layout(rules, &ty.shape),
+            Strides::Dense(repeats) => {
+                let mut strides = vec![Dim::from(0); ty.rank()];
+                let mut stride = Dim::from(1);
+                for axis in (0..ty.rank()).rev().filter(|&axis| !repeats[axis] && !ty.shape[axis].is_one()) {
+                    strides[axis] = stride.clone();
+                    stride *= &ty.shape[axis];
+                }
+                InputLayout { strides, offset: Dim::from(0) }
+            }
+        }
+    }
+
+    /// The strides at these sizes.
+    pub(super) fn at(&self, shape: &[usize]) -> Vec<isize> {
+        match self {
+            Strides::Are(strides) => strides.clone(),
+            Strides::Follow(rules) => (0..shape.len()).map(|axis| strides::stride_at(rules, shape, axis)).collect(),
+            Strides::Dense(repeats) => {
+                let mut strides = vec![0; shape.len()];
+                let mut stride = 1;
+                for axis in (0..shape.len()).rev().filter(|&axis| !repeats[axis]) {
+                    strides[axis] = stride;
+                    stride *= shape[axis] as isize;
+                }
+                strides
+            }
+        }
+    }
 }
 
 impl Guard {
@@ -165,7 +223,8 @@ impl TensorGuard {
                 let axes = strides.iter().zip(tensor.strides()).zip(tensor.shape());
                 axes.into_iter().all(|((a, b), &size)| a == b || size < 2)
             }
-            Strides::Dense(repeats) => is_dense(tensor, |axis| repeats[axis]),
+            Strides::Dense(repeats) => is_dense(tensor.into(), |axis| repeats[axis]),
+            Strides::Follow(rules) => strides::hold(rules, tensor),
         }
     }
 }
@@ -198,12 +257,12 @@ pub(super) fn shared_tapes(leaves: &[Leaf<'_>]) -> Scratch<usize> {
 
 /// Returns whether the elements are in row-major order without gaps, except for axes that repeat. A tensor without elements
 /// is dense.
-fn is_dense(tensor: &Tensor, repeats: impl Fn(usize) -> bool) -> bool {
-    if tensor.shape().contains(&0) {
+fn is_dense(tensor: Seen<'_>, repeats: impl Fn(usize) -> bool) -> bool {
+    if tensor.shape.contains(&0) {
         return true;
     }
     let mut expected = 1;
-    let axes = tensor.shape().iter().zip(tensor.strides()).enumerate().rev();
+    let axes = tensor.shape.iter().zip(tensor.strides).enumerate().rev();
     axes.into_iter().filter(|(_, (size, _))| **size != 1).all(|(axis, (&size, &stride))| {
         if repeats(axis) {
             return stride == 0;
@@ -214,11 +273,11 @@ fn is_dense(tensor: &Tensor, repeats: impl Fn(usize) -> bool) -> bool {
     })
 }
 
-/// The axes that repeat, if the strides are a function of the sizes.
-pub(super) fn repeats(tensor: &Tensor) -> Option<Vec<bool>> {
+/// The axes that repeat, if the others are in row-major order.
+fn repeats(tensor: &Tensor) -> Option<Vec<bool>> {
     let repeats: Vec<bool> =
         tensor.strides().iter().zip(tensor.shape()).map(|(&stride, &size)| stride == 0 && size > 1).collect();
-    is_dense(tensor, |axis| repeats[axis]).then_some(repeats)
+    is_dense(tensor.into(), |axis| repeats[axis]).then_some(repeats)
 }
 
 /// The first part that does not pass, if any; `None` also stands for a missing or an extra part.
@@ -268,10 +327,18 @@ impl fmt::Display for TensorGuard {
             }
         }
         f.write_str("]")?;
-        if let Strides::Are(strides) = &self.strides
-            && !self.is_row_major(strides)
-        {
-            write!(f, " with strides {strides:?}")?;
+        match &self.strides {
+            Strides::Are(strides) if !self.is_row_major(strides) => write!(f, " with strides {strides:?}")?,
+            Strides::Follow(rules) => {
+                let size = |size: &Size| match *size {
+                    Size::Is(n) => Dim::from(n),
+                    Size::Symbol { symbol, .. } => symbol.into(),
+                };
+                let layout = strides::layout(rules, &self.sizes.iter().map(size).collect::<Vec<_>>());
+                let strides: Vec<String> = layout.strides.iter().map(Dim::to_string).collect();
+                write!(f, " with strides [{}]", strides.join(", "))?;
+            }
+            Strides::Are(_) | Strides::Dense(_) => {}
         }
         write!(f, " on {}", self.device)?;
         f.write_str(if self.taped { ", on a tape" } else { "" })

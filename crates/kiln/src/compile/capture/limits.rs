@@ -356,14 +356,17 @@ fn way_out(reason: &Reason, dynamic: &Dynamic, has_break: bool) -> String {
             "with Dynamic::Automatic a size that changes becomes a symbol, and Options::buckets pads it to few sizes"
         }
         Reason::Part { failed: Failed::Size, .. } if has_break => {
-            "a function that reads elements has a program for each size: keep to tensors (`where_`, `kiln::cond`), compile the parts \
-             before and after the read by themselves, or pad to few sizes with Options::buckets"
+            "where a function reads elements, sizes that it reads as numbers (`shape`, `to_vec` of a whole tensor) are those of one program: \
+             take them by `size`, or pad to few sizes with Options::buckets"
         }
         Reason::Part { failed: Failed::Size, .. } | Reason::Graph => {
             "take sizes by `size` and not as numbers, declare them (Dynamic::range), or pad to few sizes with Options::buckets; a \
              loop over a size is another graph at each, where `kiln::scan` is one for all"
         }
-        Reason::Part { failed: Failed::Strides, .. } => "call `contiguous` before the call",
+        Reason::Part { failed: Failed::Strides, .. } => {
+            "strides are a program's where no sizes say what they are (reversed axes, parts of tensors of any size): call \
+             `contiguous` before the call"
+        }
         Reason::Part { failed: Failed::Value, .. } => {
             "a plain value is part of the program: pass one that changes as a tensor, or keep it in a Var"
         }

@@ -182,6 +182,9 @@ fn capture<A: Bundle, R: Bundle, E: From<Error>>(
     };
     // The tapes of the capture have served.
     let output = output.map_tensors(&mut |tensor| if tensor.is_traced() { tensor.detached() } else { tensor.clone() });
+    if let Some(made) = session.recording.kept_local() {
+        return Err(Error::KeptVariable { made: made.clone(), at: at.clone() }.into());
+    }
     let returned = Returned { output, places, cuts: OnceLock::new() };
     Ok(Outcome::Whole(Box::new(Captured {
         driver: session.driver,

@@ -10,6 +10,7 @@ use crate::tensor::eager::{self, Operation, Write};
 use crate::tensor::setting::Setting;
 use crate::tensor::tape::{self, Tape};
 use crate::tensor::tracer::{self, HostFunction, Tracer, is_active, paused};
+use crate::tensor::var::WeakVar;
 use crate::{DType, Device, Error, Generator, Result, Tensor, Var};
 use kiln_ir::build::Emit;
 use kiln_ir::{Op, Source};
@@ -251,6 +252,10 @@ impl Tracer for SessionTracer {
             }
             Ok(())
         })
+    }
+
+    fn make_var(&self, var: WeakVar, value: &Tensor, at: &Source) -> Result<()> {
+        with_session(at, |session| session.recording.make_var(var, value, at))
     }
 
     fn read_var(&self, var: &Var, at: &Source) -> Result<Tensor> {

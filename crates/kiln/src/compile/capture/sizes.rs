@@ -8,7 +8,7 @@ use super::check::Check;
 use super::compiled::{Compiled, exact_guards, shapes_of, tensors_of};
 use super::dynamic::{Plan, ROUNDS, SizeRequest, Verdict, bind};
 use super::entry::{Entry, Whole};
-use super::guard::{Guard, Size};
+use super::guard::{Before, Guard, Size};
 use super::options::{Declared, Dynamic};
 use super::segment::SegmentGraph;
 use super::segment_compiler::Arguments;
@@ -16,9 +16,7 @@ use super::symbolic::{self, Symbols};
 use super::tree::{Node, TraceStep};
 use super::{Outcome, capture};
 use crate::tensor::bundle::{Bundle, Leaf};
-use crate::tensor::compiled_graph::input_layout;
 use crate::tensor::dim::Scope;
-use crate::tensor::eager::symbolic_layout;
 use crate::{Error, Result, Tensor};
 use kiln_ir::{Graph, Ranges, Source, TensorType};
 use kiln_kernels::InputLayout;
@@ -147,7 +145,7 @@ impl<F, A: Bundle, R: Bundle, E: From<Error>> Compiled<F, A, R, E> {
         let plan = match &self.options().dynamic {
             Dynamic::Static => None,
             Dynamic::Automatic => self.plan_of_changes(leaves, &[]),
-            Dynamic::Always => Plan::new(leaves, &|tensor, axis, now| {
+            Dynamic::Always => Plan::new(leaves, &self.before(leaves), &|tensor, axis, now| {
                 let least = self.least_symbol(tensor, axis, tensors[tensor].rank());
                 (now >= least).then_some(SizeRequest { key: (now, now), name: None, least, most: None })
             }),
@@ -192,14 +190,16 @@ impl<F, A: Bundle, R: Bundle, E: From<Error>> Compiled<F, A, R, E> {
         Some(Recipe { recorded, guards: symbols.guards, sizes, layouts, ranges })
     }
 
+    /// What the arguments of an earlier program were.
+    fn before(&self, leaves: &[Leaf<'_>]) -> Vec<Before> {
+        let entries = self.entries.read().unwrap_or_else(PoisonError::into_inner);
+        entries.iter().rev().find(|entry| entry.is_alike(leaves)).map_or_else(Vec::new, |entry| entry.seen())
+    }
+
     /// A plan in which declared sizes are symbols, and those that differ from an earlier program's or were symbols there.
     fn plan_of_changes(&self, leaves: &[Leaf<'_>], declared: &[Declared]) -> Option<Plan> {
         let entries = self.entries.read().unwrap_or_else(PoisonError::into_inner);
-        let alike = |entry: &&Arc<Entry<R>>| {
-            let same = |(guard, leaf): (&Guard, &Leaf<'_>)| guard.is_alike(leaf);
-            entry.guards.len() == leaves.len() && entry.guards.iter().zip(leaves).all(same)
-        };
-        let before = entries.iter().rev().find(alike);
+        let before = entries.iter().rev().find(|entry| entry.is_alike(leaves));
         let guards: Vec<&super::guard::TensorGuard> = before
             .iter()
             .flat_map(|entry| &entry.guards)
@@ -210,7 +210,8 @@ impl<F, A: Bundle, R: Bundle, E: From<Error>> Compiled<F, A, R, E> {
             .collect();
         let shapes = before.map_or(&[][..], |entry| &entry.shapes);
         let tensors = tensors_of(leaves);
-        Plan::new(leaves, &|tensor, axis, now| {
+        let seen = before.map_or_else(Vec::new, |entry| entry.seen());
+        Plan::new(leaves, &seen, &|tensor, axis, now| {
             let named = declared.iter().position(|declared| declared.is_at(tensor, axis, tensors[tensor].rank()));
             if let Some(place) = named {
                 let Declared { symbol, least, most, .. } = &declared[place];
@@ -289,11 +290,7 @@ impl<F, A: Bundle, R: Bundle, E: From<Error>> Compiled<F, A, R, E> {
         let entries = self.entries.read().unwrap_or_else(PoisonError::into_inner);
         entries.iter().rev().find_map(|entry| {
             let before = entry.whole.as_ref()?;
-            let alike = |(guard, leaf): (&Guard, &Leaf<'_>)| guard.is_alike(leaf);
-            if entry.guards.len() != leaves.len() || !entry.guards.iter().zip(leaves).all(alike) {
-                return None;
-            }
-            if !before.is_like(whole) {
+            if !entry.is_alike(leaves) || !before.is_like(whole) {
                 return None;
             }
             let symbols = Symbols::between(&entry.guards, &entry.shapes, leaves)?;
@@ -333,6 +330,23 @@ impl<F, A: Bundle, R: Bundle, E: From<Error>> Compiled<F, A, R, E> {
         let changes: Vec<(usize, usize)> =
             free.into_iter().enumerate().map(|(i, n)| (n, n + largest * (i + 1))).collect();
         attempt(&changes)
+    }
+}
+
+impl<R> Entry<R> {
+    /// Whether its arguments are these but for sizes and strides.
+    fn is_alike(&self, leaves: &[Leaf<'_>]) -> bool {
+        let same = |(guard, leaf): (&Guard, &Leaf<'_>)| guard.is_alike(leaf);
+        self.guards.len() == leaves.len() && self.guards.iter().zip(leaves).all(same)
+    }
+
+    /// What its arguments were when it was made.
+    fn seen(&self) -> Vec<Before> {
+        let guards = self.guards.iter().filter_map(|guard| match guard {
+            Guard::Tensor(guard) => Some(guard),
+            _ => None,
+        });
+        guards.zip(&self.shapes).map(|(guard, shape)| (shape.clone(), guard.strides.at(shape))).collect()
     }
 }
 
@@ -391,9 +405,10 @@ impl Declared {
 
 /// Returns the layouts of the arguments at symbolic sizes.
 fn symbolic_layouts(symbols: &Symbols, leaves: &[Leaf<'_>]) -> Vec<InputLayout> {
-    let layout = |(ty, tensor): (&TensorType, &Tensor)| match ty.fixed_shape() {
-        Some(_) => input_layout(tensor.layout()),
-        None => symbolic_layout(ty, tensor),
-    };
-    symbols.types().iter().zip(tensors_of(leaves)).map(layout).collect()
+    let guards = symbols.guards.iter().filter_map(|guard| match guard {
+        Guard::Tensor(guard) => Some(guard),
+        _ => None,
+    });
+    let tensors = guards.zip(symbols.types()).zip(tensors_of(leaves));
+    tensors.map(|((guard, ty), tensor)| guard.strides.layout(&ty, tensor)).collect()
 }

@@ -1,7 +1,7 @@
 //! One graph for many sizes, made of the graphs of two: where they differ in a size, the size is an expression of the sizes of
 //! the arguments. The expression is guessed from the two; whoever uses the graph for other sizes checks it there.
 
-use super::guard::{Guard, Size, Strides, repeats};
+use super::guard::{Guard, Size, Strides};
 use super::segment::{InputSource, SegmentGraph};
 use crate::tensor::bundle::Leaf;
 use kiln_ir::{Dim, Graph, Op, Symbol, TensorType};
@@ -37,8 +37,10 @@ impl Symbols {
                     varies = true;
                 }
             }
-            guard.strides =
-                if varies { Strides::Dense(repeats(tensor)?) } else { Strides::Are(tensor.strides().to_vec()) };
+            guard.strides = match varies {
+                true => Strides::of_sizes(tensor, Some(&(before.clone(), guard.strides.at(before))))?,
+                false => Strides::Are(tensor.strides().to_vec()),
+            };
         }
         // Sizes of 0 and 1 mean something else: nothing, and repetition.
         let usual = values.iter().all(|&(was, now)| was >= 2 && now >= 2);

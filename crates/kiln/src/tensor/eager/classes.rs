@@ -9,6 +9,7 @@
 use super::cache::{Mix, OwnedOperation};
 use super::{Operation, Write, compile};
 use crate::tensor::compiled_graph::CompiledGraph;
+use crate::tensor::strides::{self, AxisStride};
 use crate::{DType, Device, Tensor};
 use kiln_ir::{Dim, Op, Source, TensorType};
 use kiln_kernels::InputLayout;
@@ -46,7 +47,7 @@ enum Symbolic {
 }
 
 /// An operand but for its sizes.
-#[derive(PartialEq, Eq, Hash)]
+#[derive(Clone, PartialEq, Eq, Hash)]
 struct Form {
     dtype: DType,
     axes: Vec<AxisForm>,
@@ -60,6 +61,8 @@ enum AxisForm {
     Repeated,
     /// The stride is the product of the `Dense` sizes that follow.
     Dense,
+    /// What this says, as for all axes of more than one place.
+    Follows(AxisStride),
 }
 
 static CLASSES: LazyLock<Mutex<HashMap<u64, Vec<Class>>>> = LazyLock::new(Mutex::default);
@@ -79,13 +82,14 @@ pub(super) fn symbolic(
     let mut hasher = Mix::default();
     (what, device, &forms).hash(&mut hasher);
     let hash = hasher.finish();
-    let types = match visit(hash, what, operands, device, forms) {
+    let types = match visit(hash, what, operands, device, &forms) {
         Visit::Exact => return None,
         Visit::Program(program) => return Some(program),
         Visit::Compile(types) => types,
     };
     // Compiled outside of the lock: others go on meanwhile.
-    let layouts = types.iter().zip(operands).map(|(ty, t)| symbolic_layout(ty, t)).collect();
+    let described = types.iter().zip(&forms).zip(operands);
+    let layouts = described.map(|((ty, form), operand)| symbolic_layout(ty, form, operand)).collect();
     let made = compile(what, types.clone(), layouts, device, write, at).ok();
     let mut classes = CLASSES.lock().unwrap_or_else(PoisonError::into_inner);
     let program_bytes = |class: &Class| match &class.program {
@@ -111,7 +115,7 @@ enum Visit {
     Compile(Vec<TensorType>),
 }
 
-fn visit(hash: u64, what: Operation<'_>, operands: &[&Tensor], device: Device, forms: Vec<Form>) -> Visit {
+fn visit(hash: u64, what: Operation<'_>, operands: &[&Tensor], device: Device, forms: &[Form]) -> Visit {
     let mut classes = CLASSES.lock().unwrap_or_else(PoisonError::into_inner);
     if classes.len() > CLASSES_KEPT {
         classes.clear();
@@ -121,7 +125,7 @@ fn visit(hash: u64, what: Operation<'_>, operands: &[&Tensor], device: Device, f
         let shapes: Vec<Vec<usize>> = operands.iter().map(|t| t.shape().to_vec()).collect();
         let varying = shapes.iter().map(|shape| vec![false; shape.len()]).collect();
         let what = OwnedOperation::of(what);
-        list.push(Class { what, device, forms, shapes, varying, seen: 1, program: Symbolic::None });
+        list.push(Class { what, device, forms: forms.to_vec(), shapes, varying, seen: 1, program: Symbolic::None });
         return Visit::Exact;
     };
     match &class.program {
@@ -199,15 +203,31 @@ impl Form {
                     expected *= size as isize;
                     AxisForm::Dense
                 }
-                _ => return None,
+                _ => return Form::of_other(tensor),
             });
         }
         axes.reverse();
         Some(Form { dtype: tensor.dtype(), axes })
     }
+
+    /// The same for a tensor that is not in row-major order.
+    #[cold]
+    fn of_other(tensor: &Tensor) -> Option<Form> {
+        let (rules, _) = strides::rules(tensor.into(), None)?;
+        let form = |(&size, rule): (&usize, AxisStride)| match rule {
+            _ if size == 1 => AxisForm::One,
+            AxisStride::Is(0) => AxisForm::Repeated,
+            rule => AxisForm::Follows(rule),
+        };
+        Some(Form { dtype: tensor.dtype(), axes: tensor.shape().iter().zip(rules).map(form).collect() })
+    }
 }
 
-pub(crate) fn symbolic_layout(ty: &TensorType, tensor: &Tensor) -> InputLayout {
+fn symbolic_layout(ty: &TensorType, form: &Form, tensor: &Tensor) -> InputLayout {
+    if form.axes.iter().any(|axis| matches!(axis, AxisForm::Follows(_))) {
+        let rules = strides::rules(tensor.into(), None).map_or_else(Vec::new, |(rules, _)| rules);
+        return strides::layout(&rules, &ty.shape);
+    }
     let mut strides = vec![Dim::from(0); ty.rank()];
     let mut stride = Dim::from(1);
     for axis in (0..ty.rank()).rev() {

@@ -14,7 +14,6 @@ mod classes;
 
 pub use cache::cached_programs;
 pub(crate) use cache::{end_gradient, sweep};
-pub(crate) use classes::symbolic_layout;
 
 use crate::Layout;
 use crate::pipeline::{CompileOptions, EAGER};

@@ -39,6 +39,21 @@ use std::sync::{Arc, LazyLock, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 #[derive(Clone)]
 pub struct Var(Arc<Cell>);
 
+/// A variable that may be gone.
+pub(crate) struct WeakVar(Weak<Cell>);
+
+impl WeakVar {
+    /// Whether it is this variable.
+    pub(crate) fn is(&self, var: &Var) -> bool {
+        self.0.as_ptr() == Arc::as_ptr(&var.0)
+    }
+
+    /// Whether anybody has the variable.
+    pub(crate) fn is_alive(&self) -> bool {
+        self.0.strong_count() > 0
+    }
+}
+
 struct Cell {
     id: u64,
     name: Option<String>,
@@ -51,6 +66,8 @@ struct Cell {
     value: Mutex<Tensor>,
     /// Twice its version, and one more if gradients of it are wanted.
     stamp: AtomicU64,
+    /// Whether it was made by a function being captured, which alone knows what it is: its value is [nowhere](Tensor::nowhere).
+    is_local: bool,
     /// Whether a function being captured has read it.
     met: AtomicBool,
     /// Who keeps a handle of the value from call to call, and whether anybody may.
@@ -123,16 +140,14 @@ impl Var {
 
     fn make(value: &Tensor, name: Option<String>, at: &Source) -> Var {
         static NEXT: AtomicU64 = AtomicU64::new(0);
-        let value = if value.is_traced() {
-            // The break is noted in the recording, whose function then runs eagerly.
-            let _ = tracer::break_at("makes a variable", at);
-            value.clone()
-        } else {
+        let is_local = tracer::is_active();
+        let (initial, value) = match is_local {
+            true => (tracer::cut(value, at), Tensor::nowhere(value)),
             // Without memory for a copy the first update tries again, which can say so.
-            tracer::paused(|| value.contiguous_at(at)).unwrap_or_else(|_| value.clone())
+            false => (value.clone(), value.contiguous_at(at).unwrap_or_else(|_| value.clone())),
         };
         let value = value.detached();
-        Var(Arc::new_cyclic(|cell| {
+        let var = Var(Arc::new_cyclic(|cell| {
             let grad = Arc::new(Slot { gradient: Mutex::new(None), of: cell.clone() });
             Cell {
                 id: NEXT.fetch_add(1, Ordering::Relaxed),
@@ -148,8 +163,19 @@ impl Var {
                 is_kept: AtomicBool::new(false),
                 leaf: Tape::leaf(grad.clone()),
                 grad,
+                is_local,
             }
-        }))
+        }));
+        if is_local {
+            // What cannot be made here says so when it is read.
+            let _ = tracer::make_var(WeakVar(Arc::downgrade(&var.0)), &initial, at);
+        }
+        var
+    }
+
+    /// Whether a function being captured made it.
+    pub(crate) fn is_local(&self) -> bool {
+        self.0.is_local
     }
 
     /// Returns a number that no other variable of the process has.
@@ -212,8 +238,10 @@ impl Var {
         if tracer::is_active()
             && let Ok(traced) = tracer::read_var(self, &Source::caller())
         {
-            self.0.met.store(true, Ordering::Release);
-            TRAINABLE.get();
+            if !self.0.is_local {
+                self.0.met.store(true, Ordering::Release);
+                TRAINABLE.get();
+            }
             return self.tagged(&traced);
         }
         self.snapshot()

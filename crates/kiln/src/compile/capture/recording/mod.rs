@@ -3,6 +3,9 @@
 //! A *value* is what a traced tensor stands for. It outlives its segment if the function can still use it when the
 //! segment ends: then it has a *slot*, from which later segments take it.
 
+mod bodies;
+mod locals;
+
 use super::segment::{InputSource, Leaf, SegmentGraph, UpdateTarget};
 use crate::tensor::Weak;
 use crate::tensor::dim;
@@ -10,9 +13,11 @@ use crate::tensor::setting::Setting;
 use crate::tensor::tape::{self, Operands, Tape};
 use crate::tensor::tracer::Traced;
 use crate::{Device, Error, Result, Tensor, Var};
+use bodies::LoopBody;
 use kiln_ir::build::{Emit, GraphBuilder};
 use kiln_ir::{Dim, Graph, NodeId, Op, Source, Symbol, TensorType};
 use kiln_passes::is_differentiable;
+use locals::LocalVar;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
@@ -38,6 +43,8 @@ pub(super) struct Recording {
     held: HashMap<usize, Vec<(Tensor, u32)>>,
     /// Variables met in this segment.
     cells: Vec<Cell>,
+    /// Variables that the function made.
+    locals: Vec<LocalVar>,
     /// Slots given away by segments that ended.
     slots: usize,
     /// Settings read so far, with what was read.
@@ -153,6 +160,7 @@ impl Recording {
             has_bounds: false,
             held: HashMap::new(),
             cells: Vec::new(),
+            locals: Vec::new(),
             slots: 0,
             settings: Vec::new(),
             broken: None,
@@ -314,6 +322,9 @@ impl Recording {
         if self.is_in_body() {
             return self.around_body(|recording| recording.read_var(var, at));
         }
+        if let Some(local) = self.local(var, at)? {
+            return self.read_local(local, var, at);
+        }
         let cell = self.cell(var, false);
         if let Some(now) = self.cells[cell].now {
             return if self.cells[cell].is_changed { self.changed(var, now, at) } else { self.handle(now, at) };
@@ -437,11 +448,14 @@ impl Recording {
     /// A variable becomes another tensor.
     pub(super) fn write_var(&mut self, var: &Var, tensor: &Tensor, at: &Source) -> Result<()> {
         self.must_not_be_in_body(at)?;
+        self.changes += 1;
+        if let Some(local) = self.local(var, at)? {
+            return self.write_local(local, tensor, at);
+        }
         let value = self.value_of(tensor, at)?;
         let cell = self.cell(var, false);
         self.cells[cell].now = Some(value);
         self.cells[cell].is_changed = true;
-        self.changes += 1;
         Ok(())
     }
 
@@ -449,6 +463,9 @@ impl Recording {
     pub(super) fn read_gradient(&mut self, var: &Var, is_there: bool, at: &Source) -> Result<Option<Tensor>> {
         if self.is_in_body() {
             return self.around_body(|recording| recording.read_gradient(var, is_there, at));
+        }
+        if let Some(local) = self.local(var, at)? {
+            return Ok(self.locals[local].gradient.clone());
         }
         let cell = self.cell(var, true);
         if self.cells[cell].is_changed || self.cells[cell].now.is_some() {
@@ -466,11 +483,15 @@ impl Recording {
     /// The gradient of a variable becomes another tensor, or none.
     pub(super) fn write_gradient(&mut self, var: &Var, tensor: Option<&Tensor>, at: &Source) -> Result<()> {
         self.must_not_be_in_body(at)?;
+        self.changes += 1;
+        if let Some(local) = self.local(var, at)? {
+            self.locals[local].gradient = tensor.cloned();
+            return Ok(());
+        }
         let value = tensor.map(|tensor| self.value_of(tensor, at)).transpose()?;
         let cell = self.cell(var, true);
         self.cells[cell].now = value;
         self.cells[cell].is_changed = true;
-        self.changes += 1;
         Ok(())
     }
 
@@ -486,7 +507,7 @@ impl Recording {
 
     /// Whether this segment has met the gradient of a variable.
     pub(super) fn knows_gradient(&self, var: &Var) -> bool {
-        self.cells.iter().any(|cell| cell.is_gradient && cell.var.id() == var.id())
+        var.is_local() || self.cells.iter().any(|cell| cell.is_gradient && cell.var.id() == var.id())
     }
 
     /// An input of this segment that changes from call to call, with a tensor for it.
@@ -537,6 +558,7 @@ impl Recording {
 
     /// Ends the segment. Those of its values that can still be used get slots; the next segment begins.
     pub(super) fn end_segment(&mut self, at: &Source) -> Result<SegmentGraph> {
+        self.forget_locals();
         let live = self.live();
         self.end_with(&live, at)
     }
@@ -748,77 +770,6 @@ impl Recording {
         self.last_segment
     }
 
-    /// Whether the body of a loop is being recorded.
-    pub(super) fn is_in_body(&self) -> bool {
-        !self.bodies.is_empty()
-    }
-
-    /// What a body of a graph's loop cannot do makes the loop run turn by turn instead: whoever records it sees that.
-    pub(super) fn must_not_be_in_body(&mut self, at: &Source) -> Result<()> {
-        let Some(body) = self.bodies.last_mut() else { return Ok(()) };
-        body.is_refused = true;
-        Err(Error::GraphBreak { what: "does in a loop what is not part of a graph", at: at.clone() })
-    }
-
-    /// Whether the body that is being recorded did what is not part of a graph.
-    pub(super) fn is_refused(&self) -> bool {
-        self.bodies.last().is_some_and(|body| body.is_refused)
-    }
-
-    /// Begins the body of a loop: what is recorded from here on is a graph of its own.
-    pub(super) fn begin_body(&mut self) {
-        let segment = self.next_segment();
-        let mut body = LoopBody { segment, ..LoopBody::default() };
-        body.exchange(self);
-        self.builder.set_sizes(self.fixed.clone());
-        self.bodies.push(body);
-    }
-
-    /// An input of the body.
-    pub(super) fn body_input(&mut self, ty: TensorType, device: Device, at: &Source) -> Result<Tensor> {
-        let node = self.builder.input(ty.clone()).map_err(|cause| Error::Graph { cause: Box::new(cause) })?;
-        self.tensor(Some(node), ty, ValueLocation::Here, device, None, at)
-    }
-
-    /// Ends the body with these outputs, if it is a graph; says what came in from around it, and whether gradients stop in it, which the graph
-    /// does not say.
-    pub(super) fn end_body(&mut self, outputs: Option<&[NodeId]>) -> Option<(Graph, Vec<Tensor>, bool)> {
-        let mut body = self.bodies.pop()?;
-        let segment = self.segment;
-        body.exchange(self);
-        for value in &mut self.values {
-            if value.node.is_some_and(|(own, _)| own == segment) {
-                value.home = ValueLocation::Gone;
-            }
-        }
-        let outputs = outputs.filter(|_| !body.is_refused)?;
-        outputs.iter().for_each(|&node| body.builder.output(node));
-        // Where nothing is on a tape they stop behind the op.
-        let has_stops = tape::is_enabled() && (body.has_inner_stops || !body.stops.is_empty());
-        if has_stops {
-            self.note_inner_stops();
-        }
-        let captured = body.captured.into_iter().map(|(_, tensor, _)| tensor).collect();
-        Some((body.builder.finish(), captured, has_stops))
-    }
-
-    /// Notes that gradients stop in a body inside of the one that is being recorded, if one is.
-    pub(super) fn note_inner_stops(&mut self) {
-        if let Some(body) = self.bodies.last_mut() {
-            body.has_inner_stops = true;
-        }
-    }
-
-    /// Records around the body of a loop.
-    fn around_body<T>(&mut self, work: impl FnOnce(&mut Recording) -> T) -> T {
-        let Some(mut body) = self.bodies.pop() else { return work(self) };
-        body.exchange(self);
-        let result = work(self);
-        body.exchange(self);
-        self.bodies.push(body);
-        result
-    }
-
     /// Makes symbols the sizes that they are, in all that is recorded from here on and in this segment.
     pub(super) fn fix_sizes(&mut self, sizes: Arc<[(Symbol, i64)]>) -> Result<()> {
         let size = |symbol| sizes.iter().find(|(known, _)| *known == symbol).map(|(_, size)| Dim::from(*size));
@@ -836,32 +787,6 @@ impl Recording {
     pub(super) fn take_slots(&mut self, count: usize) -> usize {
         self.slots += count;
         self.slots - count
-    }
-}
-
-/// The body of a loop, or, while that is recorded, what is around it.
-#[derive(Default)]
-struct LoopBody {
-    builder: GraphBuilder,
-    segment: u32,
-    stops: HashSet<NodeId>,
-    links: Vec<(NodeId, NodeId)>,
-    operations: Vec<Operands>,
-    /// Values of what is around it that it uses: their tensors, and the inputs that they are.
-    captured: Vec<(u32, Tensor, NodeId)>,
-    /// Whether it did what is not part of a graph.
-    is_refused: bool,
-    /// Whether gradients stop in a body inside of it.
-    has_inner_stops: bool,
-}
-
-impl LoopBody {
-    fn exchange(&mut self, recording: &mut Recording) {
-        std::mem::swap(&mut self.builder, &mut recording.builder);
-        std::mem::swap(&mut self.segment, &mut recording.segment);
-        std::mem::swap(&mut self.stops, &mut recording.stops);
-        std::mem::swap(&mut self.links, &mut recording.links);
-        std::mem::swap(&mut self.operations, &mut recording.operations);
     }
 }
 
