@@ -748,6 +748,7 @@ def lazy():
         case(op, b(7), 0)
         case(op, torch.tensor([1.0, math.nan, 0.5, math.nan, 2.0]), 0)
         case(op, torch.tensor(3.0), 0)
+    case("aten._int_mm.default", i(-128, 128, 3, 8, dtype=torch.int8), i(-128, 128, 8, 4, dtype=torch.int8))
 
 
 for group in [views, creation, pointwise, reductions, indexing, products, complex_numbers, layers, attention,
