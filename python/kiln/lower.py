@@ -124,9 +124,9 @@ class Lowering:
         except _kiln.Unsupported as error:
             raise NotNative(str(error)) from None
 
-    def parameter(self, node):
-        """Makes a node's value a parameter; a number unless it is a tensor."""
-        fake = node.meta.get("val")
+    def parameter(self, node, fake=None):
+        """Makes a node's value a parameter, a number unless it is a tensor; ``fake`` is it with other strides."""
+        fake = node.meta.get("val") if fake is None else fake
         if isinstance(fake, torch.Tensor):
             number = self._value(fake, is_parameter=True)
             self.graph.parameter(number)

@@ -200,6 +200,9 @@ def test_products_of_bytes():
     x, w = (torch.randint(-128, 128, shape, dtype=torch.int8) for shape in ((24, 64), (40, 64)))
     check(lambda x, w: torch._int_mm(x, w.t()), x, w)
     check(lambda x, w: (torch._int_mm(x, w.t()).float() * 0.01).relu(), x, w)
+    scales = torch.rand(40)
+    check(torch._weight_int8pack_mm, torch.randn(24, 64), w, scales, tolerance=1e-4)
+    check(torch._weight_int8pack_mm, torch.randn(3, 64).bfloat16(), w, scales.bfloat16(), tolerance=1e-2)
 
 
 @pytest.mark.parametrize("mode", ["bilinear", "bicubic"])

@@ -25,6 +25,20 @@ pub(super) const ROWS: &[Row] = &[
         },
     },
     Row {
+        ops: &["aten._weight_int8pack_mm.default"],
+        text: "`dot` with the weights of bytes as floats, times the scale of each column, rounded once",
+        build: |c| {
+            let (x, w, scales) = (c.node("self")?, c.node("mat2")?, c.node("scales")?);
+            let dtype = c.b.ty(&x).dtype;
+            let (w, out) = (build::cast(&mut c.b, &w, dtype)?, dtype.compute_type());
+            let dims = DotDims { lhs_contract: vec![1], rhs_contract: vec![1], ..DotDims::default() };
+            let sum = c.b.emit(Op::Dot { dims: dims.into(), out }, &[x, w])?;
+            let scales = build::cast(&mut c.b, &scales, out)?;
+            let scaled = build::mul(&mut c.b, &sum, &scales)?;
+            one(build::cast(&mut c.b, &scaled, dtype)?)
+        },
+    },
+    Row {
         ops: &["aten.addmm.default", "aten.baddbmm.default"],
         text: "`matmul` and `add`, each times its factor",
         build: |c| {
