@@ -1,18 +1,19 @@
 """The backend that PyTorch finds by the entry point ``torch_dynamo_backends``."""
 
+import functools
 import itertools
 
 import torch
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 
-from . import _kiln, aliases
+from . import _kiln, aliases, drawn_again
 from .decompositions import decompositions
 from .executor import compile_graph
 from .flex import inline_flex_attention
 from .masks import simplify_masks
 from .options import Options
-from .partition import is_sized_by_call
+from .partition import draws_as_eager, is_sized_by_call
 from .race import never_slower
 from .report import emit, log_runtime
 
@@ -59,9 +60,14 @@ def _sized_by_call(module):
     return any(node.op == "call_function" and is_sized_by_call(node) for node in module.graph.nodes)
 
 
-def _partition(joint, *args, **kwargs):
+def _partition(options, joint, *args, **kwargs):
     """Forward and backward graph. Where sizes of the forward graph may be others than they were captured as, the other graph is told."""
-    forward, backward = min_cut_rematerialization_partition(joint, *args, **kwargs)
+    drawn_again.take_seeds(joint, draws_as_eager(options))
+    # Of what PyTorch draws a second time the state is a tensor: a generator is no argument of a graph here.
+    with torch._functorch.config.patch(graphsafe_rng_functionalization=False):
+        forward, backward = min_cut_rematerialization_partition(joint, *args, **kwargs)
+    for module in (forward, backward):
+        drawn_again.give_back(module)
     if _sized_by_call(joint):
         backward.meta["kiln_sizes_may_differ"] = True
     return forward, backward
@@ -138,7 +144,7 @@ def compile_captured(module, example_inputs, options, explainer=None):
         bw_compiler=_compiler("backward", number, options, explainer),
         inference_compiler=_compiler("inference", number, options, explainer),
         decompositions=decompositions(),
-        partition_fn=_partition,
+        partition_fn=functools.partial(_partition, options),
         keep_inference_input_mutations=True,
     )
     compiled = wrapped(module, example_inputs)

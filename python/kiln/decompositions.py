@@ -7,6 +7,7 @@ import torch
 
 from .complex_rules import complex_rules
 from .layer_rules import layer_rules
+from .resample_rules import resample_rules
 from .rules import rules
 
 aten = torch.ops.aten
@@ -28,6 +29,7 @@ def decompositions():
     table.update(_own(table))
     table.update(rules())
     table.update(layer_rules())
+    table.update(resample_rules())
     table.update(or_else(table, complex_rules()))
     return {op: rule for op, rule in table.items() if op not in _WHOLE}
 

@@ -396,7 +396,7 @@ class Plan:
         elif isinstance(fake, torch.SymBool) and len(fake.node.expr.free_symbols) == 1:
             # A truth that is read is whether a symbol is one.
             symbols.setdefault(next(iter(fake.node.expr.free_symbols)), int(result))
-        elif isinstance(fake, torch.Tensor):
+        elif isinstance(fake, torch.Tensor) and isinstance(result, torch.Tensor):
             for size, number in zip(fake.shape, result.shape):
                 if isinstance(size, torch.SymInt) and size.node.expr.is_symbol:
                     symbols.setdefault(size.node.expr, number)

@@ -16,6 +16,10 @@ _PLACEMENT = frozenset({"layout", "device", "pin_memory", "memory_format", "gene
 _IN_MEMORY = frozenset({torch.ops.aten.as_strided.default, torch.ops.aten.as_strided_scatter.default})
 
 
+# Ops of Kiln's own library that have the row of one of PyTorch's: that one.
+STANDS_FOR = {}
+
+
 # Its arguments may be numbers, though its schema has tensors (PyTorch 2.15).
 _FMA = getattr(torch.ops.prims.fma, "default", None) if hasattr(torch.ops.prims, "fma") else None
 
@@ -120,9 +124,9 @@ class Lowering:
         except _kiln.Unsupported as error:
             raise NotNative(str(error)) from None
 
-    def parameter(self, node):
-        """Makes a node's value a parameter; a number unless it is a tensor."""
-        fake = node.meta.get("val")
+    def parameter(self, node, fake=None):
+        """Makes a node's value a parameter, a number unless it is a tensor; ``fake`` is it with other strides."""
+        fake = node.meta.get("val") if fake is None else fake
         if isinstance(fake, torch.Tensor):
             number = self._value(fake, is_parameter=True)
             self.graph.parameter(number)
@@ -242,7 +246,7 @@ class Lowering:
         else:
             results.append(self._value(fake))
             self.numbers[node] = results[-1]
-        self.graph.call(str(node.target), arguments, results, *source_of(node))
+        self.graph.call(str(STANDS_FOR.get(node.target, node.target)), arguments, results, *source_of(node))
         self.calls.append(node)
 
     def _conjugate_number(self, node):

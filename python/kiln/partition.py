@@ -59,20 +59,35 @@ def is_control_flow(node):
     return isinstance(node.target, torch._ops.HigherOrderOperator) and node.target.name() in _CONTROL_FLOW
 
 
-def _draws_as_eager(node, options):
-    """Whether a node draws random numbers that have to be those of PyTorch's generator: the option, or else Inductor's setting."""
-    if torch.Tag.nondeterministic_seeded not in getattr(node.target, "tags", ()):
-        return False
+def draws_as_eager(options):
+    """Whether random numbers have to be those of PyTorch's generator: the option, or else Inductor's setting."""
     if options.fallback_random is not None:
         return options.fallback_random
     config = sys.modules.get("torch._inductor.config")
     return config is not None and config.fallback_random
 
 
+# Operators of functions that keep the generator's state, or draw again from one that was kept: PyTorch makes them of an op that
+# activation checkpointing computes twice.
+_KEEPS_STATE, _DRAWS_AGAIN = "run_and_save_rng_state", "run_with_rng_state"
+
+
+def _is_of_generator(node):
+    return isinstance(node.target, torch._ops.HigherOrderOperator) and node.target.name() in (_KEEPS_STATE, _DRAWS_AGAIN)
+
+
+def _draws(node):
+    """Whether a node takes numbers from PyTorch's generator."""
+    if _is_of_generator(node):
+        return node.target.name() == _KEEPS_STATE
+    return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+
+
 def foreign_nodes(nodes, parameters, device, options=DEFAULT):
     """The nodes that PyTorch runs, each with the reason (none for collectives, and for the parts of another's result), and the
     description of the graph, which is whole if there are no such nodes."""
     lowering = Lowering(device)
+    as_eager = draws_as_eager(options)
     reasons = {}
     unknown = set()
     for node in parameters:
@@ -84,6 +99,7 @@ def foreign_nodes(nodes, parameters, device, options=DEFAULT):
             unknown.add(node)
     for node in nodes:
         if node.target is operator.getitem and node.args[0] in reasons:
+            reasons[node] = None
             _foreign(lowering, node, unknown)
             continue
         if is_collective(node):
@@ -98,7 +114,10 @@ def foreign_nodes(nodes, parameters, device, options=DEFAULT):
             if _is_data(node):
                 at = ":".join(map(str, source_of(node)))
                 raise NotNative(f"{node.target}: a number is read from a tensor, at {at}")
-            if _draws_as_eager(node, options):
+            if _is_of_generator(node):
+                at = ":".join(map(str, source_of(node)))
+                raise NotNative(f"{node.args[0 if node.target.name() == _KEEPS_STATE else 1]}: its random numbers are drawn twice, at {at}")
+            if as_eager and _draws(node):
                 raise NotNative(f"{node.target}: fallback_random asks for PyTorch's random numbers")
             if is_control_flow(node):
                 at = ":".join(map(str, source_of(node)))
@@ -145,7 +164,7 @@ def levels(nodes, foreign):
         if is_collective(node):
             # Ranks meet in the order of the graph.
             latest = level[node] = max(level[node], latest)
-        if node in foreign and torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
+        if node in foreign and _draws(node):
             # Draws from one generator keep their order.
             level[node] = drawn = max(level[node], drawn)
         highest = max(highest, level[node] + (node in foreign))
@@ -161,7 +180,7 @@ def levels(nodes, foreign):
 
 def is_mutable(node):
     """Whether a node writes into its arguments, other than to overwrite one of the graph's at the end."""
-    if node.target is operator.getitem or is_control_flow(node):
+    if node.target is operator.getitem or is_control_flow(node) or _is_of_generator(node):
         return False
     if node.target is torch.ops.aten.copy_.default and node.args[0].op == "placeholder":
         return False

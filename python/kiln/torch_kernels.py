@@ -48,7 +48,8 @@ def faster_in_torch(nodes, foreign, options):
     """The nodes to run in PyTorch, each with the measured times as text, and how many were not measured for lack of time."""
     if not options.torch_kernels or options.fullgraph_native:
         return {}, 0
-    keys = {node: key for node in nodes if node not in foreign and (key := _key(node)) is not None}
+    computed = {node for node in nodes if node not in foreign and _has_memory_of_its_own(node)}
+    keys = {node: key for node in nodes if node not in foreign and (key := _key(node, computed)) is not None}
     keys = {node: key for node, key in keys.items() if not _is_more_than_measured(node, options)}
     if not keys:
         return {}, 0
@@ -57,7 +58,7 @@ def faster_in_torch(nodes, foreign, options):
     # The largest first, for there may not be time for all.
     for node in sorted(keys, key=_multiplications, reverse=True):
         if table.get(keys[node]) is None and time.perf_counter() < until:
-            times = measure(node, options)
+            times = measure(node, options, computed)
             if times is not None:
                 table.put(keys[node], times)
     chosen, missed = {}, 0
@@ -103,6 +104,19 @@ def _is_from_integers(node):
 def parts(node):
     """The nodes that take a node's result apart."""
     return [user for user in node.users if user.target is operator.getitem]
+
+
+def _has_memory_of_its_own(node):
+    """Whether a node's result is computed, and no view of something else."""
+    if node.target is operator.getitem:
+        node = node.args[0]
+    return isinstance(node.target, torch._ops.OpOverload) and not any(result.alias_info for result in node.target._schema.returns)
+
+
+def _in_program(arg, computed):
+    """An argument of a node as its program has it: what is computed there is row-major, whatever strides PyTorch's result would have."""
+    fake = arg.meta["val"]
+    return fake.contiguous() if arg in computed and isinstance(fake, torch.Tensor) else fake
 
 
 def _wins(node, torch_seconds, kiln_seconds):
@@ -155,19 +169,18 @@ def _multiplications(node):
     return _CANDIDATES[node.target][0](node)
 
 
-def _key(node):
+def _key(node, computed=frozenset()):
     """What the times of a node depend on; none for a node that is not measured."""
     if node.target not in _CANDIDATES:
         return None
     described = []
-    for name, value in arguments_of(node):
-        if isinstance(value, Node):
-            value = value.meta.get("val")
+    for name, given in arguments_of(node):
+        value = given.meta.get("val") if isinstance(given, Node) else given
         if isinstance(value, torch.Tensor):
             numbers = (*value.shape, *value.stride())
             if not all(type(number) is int for number in numbers) or value.device.type != "cpu":
                 return None
-            value = [str(value.dtype), list(value.shape), list(value.stride())]
+            value = [str(value.dtype), list(value.shape), list(value.stride()), given in computed and not value.is_contiguous()]
         elif isinstance(value, torch.SymInt):
             return None
         described.append([name, value])
@@ -189,17 +202,18 @@ def _machine():
     return name, os.environ.get("KILN_CPU_ISA", ""), build, torch.__version__
 
 
-def measure(node, options):
-    """Seconds of a node alone, in PyTorch and in Kiln, in turn on the same arguments; none if Kiln cannot run it alone."""
+def measure(node, options, computed=frozenset()):
+    """Seconds of a node alone, in PyTorch and in Kiln, in turn on the same arguments; none if Kiln cannot run it alone. Those of the
+    arguments that are ``computed`` in Kiln's program have the strides that they have there."""
     with _disable_current_modes(), torch.no_grad():
         made = {arg: _random_like(arg.meta["val"]) for arg in node.all_input_nodes}
         args = torch.fx.node.map_arg(node.args, lambda arg: made[arg])
         kwargs = torch.fx.node.map_arg(node.kwargs, lambda arg: made[arg])
         try:
-            program = _program(node, options)
+            program = _program(node, options, computed)
         except (NotNative, _kiln.Unsupported):
             return None
-        given = list(made.values())
+        given = [value.contiguous() if arg in computed else value for arg, value in made.items()]
         ways = (lambda: node.target(*args, **kwargs), lambda: program(list(given)))
         # The first call of each prepares; Kiln's is timed nevertheless, for it may take long.
         ways[0]()
@@ -226,11 +240,11 @@ def _random_like(fake):
     return torch.randn(max(reach, 1), generator=generator).to(fake.dtype).as_strided(fake.shape, fake.stride())
 
 
-def _program(node, options):
+def _program(node, options, computed):
     """A program of one node."""
     lowering = Lowering(torch.device("cpu"))
     for arg in node.all_input_nodes:
-        lowering.parameter(arg)
+        lowering.parameter(arg, _in_program(arg, computed))
     lowering.call(node)
     for user in [node] if isinstance(node.meta["val"], torch.Tensor) else parts(node):
         if user is not node:

@@ -192,3 +192,30 @@ def test_shifts_of_bytes():
     x, by = torch.arange(256, dtype=torch.uint8), torch.tensor([[0], [1], [7], [8], [20], [255]], dtype=torch.uint8)
     check(lambda x: (x << 1, x >> 3, x << 8, x >> 9), x)
     check(lambda x, by: (x << by, x >> by), x[:40], by[:4])
+
+
+@torch.no_grad()
+def test_products_of_bytes():
+    """By hand, as for quantised weights and activations."""
+    x, w = (torch.randint(-128, 128, shape, dtype=torch.int8) for shape in ((24, 64), (40, 64)))
+    check(lambda x, w: torch._int_mm(x, w.t()), x, w)
+    check(lambda x, w: (torch._int_mm(x, w.t()).float() * 0.01).relu(), x, w)
+    scales = torch.rand(40)
+    check(torch._weight_int8pack_mm, torch.randn(24, 64), w, scales, tolerance=1e-4)
+    check(torch._weight_int8pack_mm, torch.randn(3, 64).bfloat16(), w, scales.bfloat16(), tolerance=1e-2)
+
+
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_gradients_of_antialiased_resizing(mode, layout):
+    ways = [dict(size=(13, 9)), dict(size=(30, 5)), dict(size=(1, 1)), dict(scale_factor=(0.37, 1.6)), dict(size=(13, 9), align_corners=True)]
+    for way in ways:
+        torch._dynamo.reset()
+
+        def function(x, way=way):
+            return torch.nn.functional.interpolate(x, mode=mode, antialias=True, **way)
+
+        x = torch.randn(2, 3, 20, 17, dtype=torch.float64).to(memory_format=layout).requires_grad_()
+        got, want = torch.compile(function, backend="kiln", fullgraph=True, options={"fullgraph_native": True})(x), function(x)
+        ahead = torch.randn_like(want)
+        assert_close(torch.autograd.grad(got, x, ahead), torch.autograd.grad(want, x, ahead), 1e-9)

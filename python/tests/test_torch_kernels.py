@@ -19,7 +19,7 @@ def times(monkeypatch, tmp_path):
     measured = []
 
     def choose(function):
-        def measure(node, options):
+        def measure(node, options, computed):
             measured.append(node)
             return function(node)
 
@@ -58,6 +58,27 @@ def test_a_close_race_is_kilns(times):
     times(lambda node: (1e-3, 1.1e-3))
     report = check(network().eval(), image())
     assert report.programs == 1 and not report.torch_kernels
+
+
+@torch.no_grad()
+def test_images_are_measured_as_they_lie_in_the_program(monkeypatch, tmp_path):
+    """PyTorch's results would have their channels last; what a program computes is row-major there."""
+    monkeypatch.setattr(torch_kernels, "_file", lambda: tmp_path / "torch_kernels.jsonl")
+    monkeypatch.setattr(torch_kernels.Table, "_tables", {})
+    shapes = []
+
+    class Spy(torch_kernels.Lowering):
+        def parameter(self, node, fake=None):
+            if fake is not None and fake.ndim == 4 and fake.shape[2] == 56:
+                shapes.append((node.op, fake.stride(1)))
+            super().parameter(node, fake)
+
+    monkeypatch.setattr(torch_kernels, "Lowering", Spy)
+    net = network().eval().to(memory_format=torch.channels_last)
+    check(net, image().to(memory_format=torch.channels_last))
+    assert set(shapes) == {("placeholder", 1), ("call_function", 56 * 56)}
+    keys = [json.loads(json.loads(line)[0]) for line in (tmp_path / "torch_kernels.jsonl").read_text().splitlines()]
+    assert sorted(dict(key[1])["input"][-1] for key in keys) == [False, True]
 
 
 @torch.no_grad()

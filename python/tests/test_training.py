@@ -104,3 +104,23 @@ def test_a_compiled_optimizer():
         return [weight.detach() for weight in weights]
 
     assert_close(train(True), train(False))
+
+
+@pytest.mark.parametrize("way", [{}, {"stride": 2, "padding": 1}, {"padding": 2, "dilation": 2}, {"padding": (1, 0), "groups": 4}, {"padding": 1, "groups": 16}])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_gradients_of_convolutions_with_channels_last(way, dtype):
+    weight = torch.randn(32, 16 // way.get("groups", 1), 3, 3, dtype=dtype)
+    x = torch.randn(3, 16, 13, 18, dtype=dtype)
+    laid = [value.contiguous(memory_format=torch.channels_last).requires_grad_() for value in (x, weight)]
+
+    def function(x, weight):
+        return torch.nn.functional.conv2d(x, weight, **way)
+
+    fast = torch.compile(function, backend="kiln", fullgraph=True, options={"fullgraph_native": True})
+    ahead = torch.randn(function(*laid).shape, dtype=dtype).contiguous(memory_format=torch.channels_last)
+    doubles = [value.detach().double().requires_grad_() for value in laid]
+    want = torch.autograd.grad(function(*doubles), doubles, ahead.double())
+    got = torch.autograd.grad(fast(*laid), laid, ahead)
+    tolerance = 2e-1 if dtype == torch.bfloat16 else 1e-3
+    assert all(one.dtype == dtype for one in got)
+    assert_close([one.double() for one in got], list(want), tolerance)

@@ -42,6 +42,8 @@ pub struct Context<'a> {
     pub(crate) seed: Option<NodeId>,
     /// Draws from the seed so far.
     pub(crate) draws: u32,
+    /// Draws of this call from a seed that it was given.
+    pub(crate) draws_given: u32,
 }
 
 /// Arguments that are no tensors.
@@ -454,8 +456,15 @@ impl Context<'_> {
         self.cast_to(name, as_float(dtype))
     }
 
-    /// The seed of random numbers, and the number of this draw from it.
+    /// The seed of random numbers, and the number of this draw from it. A call that has the arguments `kiln_seed` and `kiln_stream`
+    /// draws from that seed from that number on, so that the same numbers can be drawn again.
     pub fn draw(&mut self) -> Result<(NodeId, u32), Error> {
+        if let Some(seed) = self.optional_node("kiln_seed")? {
+            let first = u32::try_from(self.int("kiln_stream")?);
+            let Ok(first) = first else { return self.unsupported("of such a stream") };
+            self.draws_given += 1;
+            return Ok((seed, first + self.draws_given - 1));
+        }
         let seed = match self.seed {
             Some(seed) => seed,
             None => *self.seed.insert(self.b.input(TensorType::fixed(DType::I64, &[]))?),

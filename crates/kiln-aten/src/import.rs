@@ -137,6 +137,7 @@ impl<'a> Walk<'a> {
             call,
             seed: self.seed,
             draws: self.draws,
+            draws_given: 0,
         };
         let results = (row.build)(&mut context).map_err(|error| error.in_op(&call.op));
         (self.b, self.values) = (context.b, context.values);

@@ -183,3 +183,26 @@ fn arguments_that_are_left_out_have_the_defaults_of_the_schema() {
     let want = [sigmoid, 1.0, 7.0, 7.0];
     assert!(got.iter().zip(want).all(|(a, b)| (a - b).abs() < 1e-6), "{got:?}");
 }
+
+#[test]
+fn a_call_with_a_seed_draws_the_same_numbers_again() {
+    let mut aten = AtenGraph::default();
+    let seed = aten.input(Meta { element: Element::real(DType::I64), shape: vec![], strides: vec![] });
+    let size = Argument::List(vec![Argument::Int(4), Argument::Int(5)]);
+    for stream in [0, 16, 0] {
+        let drawn = aten.value(matrix(4, 5));
+        let given = [("kiln_seed", tensor(seed)), ("kiln_stream", Argument::Int(stream)), ("size", size.clone())];
+        aten.calls.push(call("aten.randn.default", &given, drawn));
+        aten.outputs.push(drawn);
+    }
+    let imported = import(&aten).unwrap();
+    assert_eq!(imported.inputs, [InputFrom::Given(0)]);
+    let drawn = |seed: i64| {
+        let seed = HostTensor::from_slice(&[], &[seed]).unwrap();
+        interpret::run(&imported.graph, &[seed]).unwrap().iter().map(HostTensor::to_f64).collect::<Vec<_>>()
+    };
+    let found = drawn(3);
+    assert_eq!(found[0], found[2]);
+    assert_ne!(found[0], found[1]);
+    assert_ne!(found[0], drawn(4)[0]);
+}

@@ -137,10 +137,26 @@ fn check(random: &mut Random, isa: Isa, dtype: DType, outputs: usize, size: [usi
     true
 }
 
-/// The gradient of the weights, for a gradient whose rows have something else between them.
-fn check_gradient(random: &mut Random, isa: Isa, dtype: DType, outputs: usize, size: [usize; 2]) -> bool {
+/// The gradient of the weights, for a gradient whose rows have something else between them and images with their channels first or last.
+fn check_gradient(random: &mut Random, isa: Isa, dtype: DType, outputs: usize, size: [usize; 2], last: bool) -> bool {
     let case = Case::new(random, isa, dtype, outputs, size);
-    let windows = case.direct.clone();
+    let mut windows = case.direct.clone();
+    let (channels, pixels) = (windows.groups * windows.channels, case.size[0] * case.size[1]);
+    let turned: Vec<f32> = (0..case.image.len())
+        .map(|at| (at / (channels * pixels), at / channels % pixels, at % channels))
+        .map(|(image, pixel, channel)| case.image[(image * channels + channel) * pixels + pixel])
+        .collect();
+    let turned = stored(&turned, dtype);
+    if last {
+        let before = ((case.padding[0] * case.size[1] + case.padding[1]) * channels) as isize;
+        windows = Direct {
+            image: turned.as_ptr().wrapping_offset(-before * (dtype.size_in_bits() / 8) as isize),
+            group_stride: windows.channels as isize,
+            channel_stride: 1,
+            row_stride: (case.size[1] * channels) as isize,
+            ..windows
+        };
+    }
     let Direct { images, groups, y, x, .. } = windows;
     let (rows, places) = (groups * outputs, y.places * x.places);
     let pitch = x.places + random.below(3);
@@ -159,6 +175,7 @@ fn check_gradient(random: &mut Random, isa: Isa, dtype: DType, outputs: usize, s
         output_stride: plane,
         row_stride: pitch as isize,
         pixel_stride: 1,
+        image_pixel: if last { channels as isize } else { 1 },
         windows,
     };
     let columns = case.each();
@@ -188,11 +205,13 @@ fn gradients_of_weights_are_those_of_plain_loops() {
             for outputs in [1, 2, 3, 4, 7, 11, 12, 16, 17, 40] {
                 for _ in 0..12 {
                     let size = [1 + random.below(20), 1 + random.below(60)];
-                    ran += usize::from(check_gradient(&mut random, isa, dtype, outputs, size));
+                    let last = random.below(2) == 1;
+                    ran += usize::from(check_gradient(&mut random, isa, dtype, outputs, size, last));
                 }
             }
-            assert!(check_gradient(&mut random, isa, dtype, 1, [70, 130]), "not run");
-            assert!(check_gradient(&mut random, isa, dtype, 33, [70, 130]), "not run");
+            for (outputs, last) in [(1, false), (33, false), (1, true), (33, true)] {
+                assert!(check_gradient(&mut random, isa, dtype, outputs, [70, 130], last), "not run");
+            }
         }
     }
     // The others have fewer places than taps, or one tap.
@@ -247,6 +266,7 @@ fn gradient_of_ones(
         output_stride: 0,
         row_stride: size as isize,
         pixel_stride: 1,
+        image_pixel: 1,
     }
 }
 

@@ -4,7 +4,7 @@ use crate::Error;
 use crate::call::{Context, one, real};
 use crate::rows::Row;
 use kiln_ir::build::{self, ConvOptions, Emit};
-use kiln_ir::{DotDims, NodeId, Op};
+use kiln_ir::{DType, DotDims, NodeId, Op};
 
 pub(super) const ROWS: &[Row] = &[
     Row {
@@ -13,6 +13,29 @@ pub(super) const ROWS: &[Row] = &[
         build: |c| {
             let (x, y) = (c.node("self")?, c.node("mat2")?);
             one(build::matmul(&mut c.b, &x, &y)?)
+        },
+    },
+    Row {
+        ops: &["aten._int_mm.default"],
+        text: "`dot` of bytes with sums of 32 bits",
+        build: |c| {
+            let (x, y) = (c.node("self")?, c.node("mat2")?);
+            let dims = DotDims { lhs_contract: vec![1], rhs_contract: vec![0], ..DotDims::default() };
+            one(c.b.emit(Op::Dot { dims: dims.into(), out: DType::I32 }, &[x, y])?)
+        },
+    },
+    Row {
+        ops: &["aten._weight_int8pack_mm.default"],
+        text: "`dot` with the weights of bytes as floats, times the scale of each column, rounded once",
+        build: |c| {
+            let (x, w, scales) = (c.node("self")?, c.node("mat2")?, c.node("scales")?);
+            let dtype = c.b.ty(&x).dtype;
+            let (w, out) = (build::cast(&mut c.b, &w, dtype)?, dtype.compute_type());
+            let dims = DotDims { lhs_contract: vec![1], rhs_contract: vec![1], ..DotDims::default() };
+            let sum = c.b.emit(Op::Dot { dims: dims.into(), out }, &[x, w])?;
+            let scales = build::cast(&mut c.b, &scales, out)?;
+            let scaled = build::mul(&mut c.b, &sum, &scales)?;
+            one(build::cast(&mut c.b, &scaled, dtype)?)
         },
     },
     Row {

@@ -748,6 +748,9 @@ def lazy():
         case(op, b(7), 0)
         case(op, torch.tensor([1.0, math.nan, 0.5, math.nan, 2.0]), 0)
         case(op, torch.tensor(3.0), 0)
+    case("aten._int_mm.default", i(-128, 128, 3, 8, dtype=torch.int8), i(-128, 128, 8, 4, dtype=torch.int8))
+    for dtype in (torch.float32, torch.bfloat16):
+        case("aten._weight_int8pack_mm.default", f(3, 32, dtype=dtype), i(-128, 128, 4, 32, dtype=torch.int8), positive(4, dtype=dtype))
 
 
 for group in [views, creation, pointwise, reductions, indexing, products, complex_numbers, layers, attention,

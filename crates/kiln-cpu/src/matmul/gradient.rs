@@ -98,6 +98,7 @@ impl DirectGradient {
             output_stride,
             row_stride,
             pixel_stride,
+            image_pixel: found.pixel_stride,
         }))
     }
 }
@@ -117,7 +118,9 @@ impl Convolution for DirectGradient {
 /// What each axis is: taps and channels are columns of the result, places are summed.
 fn windowed(image: &WindowParts, known: &Known<'_>) -> Result<Option<Windowed>, LaunchError> {
     let Numbers { summed, places, guards } = image.numbers(known)?;
-    Ok(Windowed::of(&summed, &places, &guards, 1))
+    let weight = |f: usize| summed[f + 1..].iter().map(|axis| axis.0 as isize).product::<isize>();
+    Ok(Windowed::of(&summed, &places, &guards, 1)
+        .or_else(|| Windowed::with_pixels(&summed, &places, &guards, weight, None)))
 }
 
 /// The convolution without what it is made of.

@@ -3,6 +3,7 @@
 //!
 //! ```text
 //!  few outputs a group       for each group and channel, image and block of rows:  planes, then a call a tile of outputs and taps
+//!  pixels with gaps          every image transposed to planes of f32 first (channels that lie innermost)
 //!  many outputs a group      for each image:  the gradient transposed, pixels × outputs      (shared)
 //!                               for each block of rows and channel: planes, then a call a tile of outputs and taps
 //! ```
@@ -51,6 +52,8 @@ pub struct Gradient {
     pub row_stride: isize,
     /// Elements from one pixel to the next.
     pub pixel_stride: isize,
+    /// Elements from one pixel of a row of the image to the next.
+    pub image_pixel: isize,
 }
 
 // SAFETY: a description of memory; the caller that runs a product guarantees that it is valid.
@@ -125,12 +128,54 @@ impl Gradient {
         let (Some(y), Some(x)) = (windows.y.taps(), windows.x.taps()) else { return Ok(false) };
         // SAFETY: the caller's promise.
         unsafe {
-            if windows.outputs >= MANY_OUTPUTS {
+            if self.image_pixel != 1 {
+                self.of_transposed(epilogue)
+            } else if windows.outputs >= MANY_OUTPUTS {
                 self.over_outputs(y, x, epilogue)
             } else {
                 self.over_pixels(y, x, epilogue)
             }
         }
+    }
+
+    /// The same after the images are transposed, so that their pixels are side by side; false where rows have gaps.
+    unsafe fn of_transposed(&self, epilogue: &dyn Epilogue) -> Result<bool, GemmError> {
+        let windows = &self.windows;
+        let (height, width) = (windows.y.length, windows.x.length);
+        if height <= 0 || width <= 0 || (height > 1 && windows.row_stride != width * self.image_pixel) {
+            return Ok(false);
+        }
+        let pixels = (height * width) as usize;
+        let (group, size) = (windows.channels * pixels, (windows.image_dtype.size_in_bits() / 8) as isize);
+        let before = windows.y.start * windows.row_stride + windows.x.start * self.image_pixel;
+        let planes = Scratch::take::<f32>(windows.images * windows.groups * group);
+        let to = Shared(planes.ptr());
+        pool::run(windows.images * windows.groups, windows.threads, &|task| {
+            let (image, number) = ((task / windows.groups) as isize, (task % windows.groups) as isize);
+            let offset = image * windows.image_stride + number * windows.group_stride - before;
+            let from = Lanes {
+                data: windows.image.wrapping_offset(offset * size),
+                dtype: windows.image_dtype,
+                lane_stride: self.image_pixel,
+                k_stride: windows.channel_stride,
+            };
+            // SAFETY: every pixel inside the images is readable; a task has its own planes.
+            unsafe {
+                let to = to.get().cast_mut().add(task * group);
+                pack::<f32>(windows.isa, &from, 0..pixels, pixels, 0..windows.channels, to);
+            }
+        });
+        let windows = Direct {
+            image: planes.ptr::<f32>().wrapping_offset(windows.y.start * width + windows.x.start).cast::<u8>(),
+            image_dtype: DType::F32,
+            image_stride: (windows.groups * group) as isize,
+            group_stride: group as isize,
+            channel_stride: pixels as isize,
+            row_stride: width,
+            ..windows.clone()
+        };
+        // SAFETY: the planes have every pixel inside the images.
+        unsafe { Gradient { windows, image_pixel: 1, ..self.clone() }.run(epilogue) }
     }
 
     /// Code and places of the tiles of taps; empty where there is none.
