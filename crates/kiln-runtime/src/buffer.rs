@@ -10,7 +10,7 @@ use crate::{Device, Error, HostMemory};
 use std::any::Any;
 use std::fmt;
 use std::ptr::NonNull;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 /// Alignment of every owned allocation, in bytes.
 pub const ALIGNMENT: usize = 64;
@@ -90,6 +90,16 @@ impl PendingRead for Arrived {
 /// ```
 #[derive(Clone)]
 pub struct Buffer(Arc<Storage>);
+
+/// A reference to device memory that does not keep it.
+pub(crate) struct WeakBuffer(Weak<Storage>);
+
+impl WeakBuffer {
+    /// The memory, if somebody keeps it.
+    pub(crate) fn upgrade(&self) -> Option<Buffer> {
+        self.0.upgrade().map(Buffer)
+    }
+}
 
 struct Storage {
     ptr: NonNull<u8>,
@@ -209,6 +219,11 @@ impl Buffer {
     /// True when no other handle refers to this memory, so that a write to it is not visible elsewhere.
     pub fn is_unique(&mut self) -> bool {
         Arc::get_mut(&mut self.0).is_some() && self.is_writable()
+    }
+
+    /// A reference that keeps nothing.
+    pub(crate) fn downgrade(&self) -> WeakBuffer {
+        WeakBuffer(Arc::downgrade(&self.0))
     }
 
     /// True when both are handles of one allocation.

@@ -67,13 +67,16 @@ pub static CACHE_DIR: Variable = Variable::new("KILN_CACHE_DIR", "a folder", |_|
 /// The bound of the disk cache.
 pub static CACHE_MAX_BYTES: Variable =
     Variable::new("KILN_CACHE_MAX_BYTES", "a whole number of bytes", |value| value.parse::<u64>().is_ok());
+/// The bound of packed copies of weights.
+pub static PACKED_MAX_BYTES: Variable =
+    Variable::new("KILN_PACKED_MAX_BYTES", "a whole number of bytes", |value| value.parse::<usize>().is_ok());
 /// The Python that benchmarks find PyTorch in.
 pub static PYTHON: Variable = Variable::new("KILN_PYTHON", "a Python", |_| true);
 /// The folder of stored conversations.
 pub static HISTORY: Variable = Variable::new("KILN_HISTORY", "off or a file", |_| true);
 
 /// Every variable.
-pub static VARIABLES: [&Variable; 15] = [
+pub static VARIABLES: [&Variable; 16] = [
     &THREADS,
     &CPU_ISA,
     &BACKEND,
@@ -87,6 +90,7 @@ pub static VARIABLES: [&Variable; 15] = [
     &CACHE,
     &CACHE_DIR,
     &CACHE_MAX_BYTES,
+    &PACKED_MAX_BYTES,
     &PYTHON,
     &HISTORY,
 ];

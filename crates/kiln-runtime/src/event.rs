@@ -213,8 +213,10 @@ pub enum Event {
         inputs: usize,
         /// Bytes of values computed from them.
         prepared_bytes: usize,
-        /// Bytes of their packed copies.
+        /// Bytes of their packed copies, whether made now or by another program.
         packed_bytes: usize,
+        /// Bytes of packed copies that were not made: they would not fit a cache, or be beyond the bound.
+        unpacked_bytes: usize,
         /// The time it took.
         took: Duration,
     },
@@ -363,10 +365,16 @@ impl fmt::Display for Event {
             Event::GraphBreak { what, .. } => write!(f, "the graph breaks: the function {what}"),
             Event::DiskCache(activity) => activity.fmt(f),
             Event::Environment(problem) => problem.fmt(f),
-            Event::Frozen { inputs, prepared_bytes, packed_bytes, took } => write!(
-                f,
-                "prepared {inputs} frozen inputs: {prepared_bytes} bytes of values, {packed_bytes} bytes packed, in {took:.1?}"
-            ),
+            Event::Frozen { inputs, prepared_bytes, packed_bytes, unpacked_bytes, took } => {
+                write!(
+                    f,
+                    "prepared {inputs} frozen inputs: {prepared_bytes} bytes of values, {packed_bytes} bytes packed"
+                )?;
+                if *unpacked_bytes > 0 {
+                    write!(f, " ({unpacked_bytes} more would not pay or be too much)")?;
+                }
+                write!(f, ", in {took:.1?}")
+            }
             Event::KernelTuned { label, chosen, gain, tried, .. } => {
                 write!(f, "tuned {label}: {gain:.2}× as fast with {chosen}, of {tried} tried")
             }

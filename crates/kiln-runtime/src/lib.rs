@@ -19,6 +19,7 @@ pub mod event;
 pub mod host;
 pub mod kernel_cache;
 mod missing;
+pub mod packed;
 mod packer;
 mod pages;
 pub mod phase;
@@ -40,7 +41,7 @@ pub use error::{Error, Result};
 pub use host::HostMemory;
 pub use kernel_cache::Keep;
 pub use missing::MissingBackend;
-pub use packer::Packer;
+pub use packer::{PackOptions, Packer};
 pub use program::{
     BuildTimes, CompiledStep, InputView, Inputs, Inspection, OutputShapes, PinKey, Pinned, PinnedRaw, Produced,
     Program, RawInput, RestoreError, idle,
@@ -49,7 +50,7 @@ pub use queued::QueuedBackend;
 pub use reference::{ReferenceBackend, ReferenceSchedules};
 pub use rehearsal::Rehearsal;
 pub use tune::{TuneReport, TunedFrom, TunedKernel};
-pub use variant::{Packing, Variant};
+pub use variant::{Packing, Pays, Variant};
 
 /// The version of this crate and a digest of its sources: part of every key of the disk cache.
 pub const FINGERPRINT: &str = env!("KILN_FINGERPRINT");

@@ -54,7 +54,18 @@ pub struct Packing {
     /// Size of the packed memory.
     pub bytes: usize,
     /// Whether the backend expects a gain that is worth the memory.
-    pub pays: bool,
+    pub pays: Pays,
     /// Whether it expects one where the kernel is launched many times in a row with the buffer as it is: in the turns of a loop.
     pub pays_in_turns: bool,
+}
+
+/// Whether reading a buffer packed is worth the memory of another copy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Pays {
+    /// No.
+    Never,
+    /// While everything that a program packs fits into a cache: what comes from memory is read as fast where it lies.
+    InCache,
+    /// However much it is.
+    Always,
 }

@@ -1,7 +1,7 @@
 //! A program replayed allocates nothing: neither for its launch list, nor for outputs whose last handle is gone, nor inside
 //! kernels. One test a process, since every allocation of the process is counted.
 
-use kiln::runtime::{InputView, Produced, Program};
+use kiln::runtime::{InputView, PackOptions, Produced, Program};
 use kiln::{CompiledGraph, Device, Tensor};
 use kiln_cpu::features::Isa;
 use kiln_ir::{Graph, HostTensor};
@@ -157,12 +157,13 @@ fn nothing_is_allocated() {
     let graph = Graph::parse(MLP).unwrap();
     let layouts: Vec<InputLayout> = graph.inputs().iter().map(|&id| InputLayout::contiguous(graph.ty(id))).collect();
     let program = Program::build(&graph, &layouts, kiln::backend(Device::Cpu), &Default::default()).unwrap();
-    let (program, packer) = program.pack(&[false, true, true, true], true).unwrap();
+    let (program, packer) =
+        program.pack(&[false, true, true, true], &PackOptions { always: true, ..Default::default() }).unwrap();
     assert_eq!(packer.kept(), [0, 2], "both weights are packed, the bias is not");
     for rows in [1, 64] {
         let inputs = inputs(&graph, rows);
         let all = views(&inputs);
-        let packed = packer.pack(&|input| all[input]).unwrap();
+        let packed = packer.pack(&|input| (all[input], 0)).unwrap();
         let kept = packer.kept().iter().map(|&input| all[input]);
         let packed = packed.iter().enumerate().map(|(number, buffer)| packer.view(number, buffer));
         check("packed", &program, rows, &kept.chain(packed).collect::<Vec<_>>());

@@ -1,6 +1,7 @@
 //! Graphs with frozen inputs: what depends on weights alone is computed once, products of few rows run beside each other,
-//! and weights are packed into the layout that the backend reads fastest, where that pays. Weights remain arguments: a call with
-//! another version of one repeats this preparation, and nothing else.
+//! and weights are packed into the layout that the backend reads fastest, where that pays ([`PackWeights`](crate::PackWeights)). Weights
+//! remain arguments: a call with another version of one repeats this preparation, and nothing else. Programs that read the same
+//! variables share their panels ([`kiln_runtime::packed`]).
 //!
 //! ```text
 //!  Graph ──split_frozen──▶ prepare:  weights ──▶ values           once a version
@@ -165,8 +166,10 @@ impl Owned {
 /// What freezing costs and what it did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct FrozenMemory {
-    /// Bytes of packed weights.
+    /// Bytes of packed weights, some of which other programs may read, too: see [`kiln_runtime::packed::bytes`].
     pub packed_bytes: usize,
+    /// Bytes of packed weights that were not made: they would not pay for more than a cache holds, or exceed the bound.
+    pub unpacked_bytes: usize,
     /// Bytes of other values computed from weights and kept.
     pub prepared_bytes: usize,
     /// Weights that are no longer read in their own layout: their memory could be freed.
@@ -187,19 +190,19 @@ impl FrozenGraph {
     ) -> Result<FrozenGraph> {
         let at = Source::caller();
         graph.verify().map_err(|cause| Error::Graph { cause: Box::new(cause) })?;
-        FrozenGraph::new_at(Arc::new(graph.clone()), &layouts_or_contiguous(graph, layouts), frozen, options, &at)
+        let layouts = layouts_or_contiguous(graph, layouts);
+        FrozenGraph::new_at(Arc::new(graph.clone()), &layouts, &Freeze { inputs: frozen, variables: &[], options }, &at)
     }
 
     /// Compiles a graph that is known to be valid.
     pub(crate) fn new_at(
         graph: Arc<Graph>,
         layouts: &[InputLayout],
-        frozen: &[bool],
-        options: &FreezeOptions,
+        freeze: &Freeze<'_>,
         at: &Source,
     ) -> Result<FrozenGraph> {
-        let freeze = Some(Freeze { inputs: frozen, options });
-        let unit = Unit { graph: &graph, layouts, options: &options.compile, freeze, at };
+        let Freeze { inputs: frozen, options, .. } = *freeze;
+        let unit = Unit { graph: &graph, layouts, options: &options.compile, freeze: Some(*freeze), at };
         let Built { program: main, passes, frozen: Some(built) } = pipeline::build(&unit)? else {
             unreachable!("a unit with frozen inputs is built in two parts");
         };
@@ -229,6 +232,7 @@ impl FrozenGraph {
             |&&input: &&usize| arguments.iter().any(|a| matches!(a, Argument::Given(given) if *given == input));
         let memory = FrozenMemory {
             packed_bytes: packer.bytes(),
+            unpacked_bytes: packer.unpacked_bytes(),
             prepared_bytes: arguments
                 .iter()
                 .map(|argument| match argument {
@@ -490,9 +494,10 @@ impl FrozenGraph {
         let prepared = self.prepare(inputs)?.into_iter().map(Some).collect();
         let (packed, raw) = Default::default();
         let mut ready = Ready { pin: new_pin(), versions: versions.to_vec(), prepared, packed, raw };
+        let version = |input| self.frozen.binary_search(&input).map_or(0, |number| versions[number]);
         ready.packed = self.packer.pack(&|input| match self.unpacked[input] {
-            MainInput::Given(input) => view(inputs[input]),
-            MainInput::Prepared(value) => view(ready.prepared(value)),
+            MainInput::Given(input) => (view(inputs[input]), version(input)),
+            MainInput::Prepared(value) => (view(ready.prepared(value)), 0),
         })?;
         for value in 0..ready.prepared.len() {
             if !self.arguments.iter().any(|a| matches!(a, Argument::Prepared(read) if *read == value)) {
@@ -514,6 +519,7 @@ impl FrozenGraph {
             inputs: self.frozen.len(),
             prepared_bytes: self.memory.prepared_bytes,
             packed_bytes: self.memory.packed_bytes,
+            unpacked_bytes: self.memory.unpacked_bytes,
             took: start.elapsed(),
         });
         let ready = Arc::new(ready);
@@ -557,7 +563,7 @@ impl FrozenGraph {
         self.check(inputs, versions, at)?;
         let wrong = |cause| locate("verify", cause, at);
         let frozen: Vec<bool> = (0..self.graph.inputs().len()).map(|input| self.frozen.contains(&input)).collect();
-        let freeze = Freeze { inputs: &frozen, options: &self.options };
+        let freeze = Freeze { inputs: &frozen, variables: &[], options: &self.options };
         let unit =
             Unit { graph: &self.graph, layouts: &self.layouts, options: &self.options.compile, freeze: None, at };
         let split = pipeline::split(&unit, &freeze, &mut |_, _| {})?;

@@ -24,7 +24,7 @@ use kiln_kernels::{Form, InputLayout, Numerics, Observe, ScheduleOptions};
 use kiln_passes::{MainInput, Pass, Split, SplitOptions, fold_norms, split_frozen};
 use kiln_runtime::disk::{self, Kind};
 use kiln_runtime::event::{self, Category, Event};
-use kiln_runtime::{Packer, Program, phase};
+use kiln_runtime::{PackOptions, Packer, Program, phase};
 use std::borrow::Cow;
 use std::time::{Duration, Instant};
 
@@ -40,9 +40,12 @@ pub(crate) struct Unit<'a> {
 }
 
 /// Inputs that change rarely.
+#[derive(Clone, Copy)]
 pub(crate) struct Freeze<'a> {
     /// Which inputs they are.
     pub(crate) inputs: &'a [bool],
+    /// The numbers of those that are variables; programs that read the same ones share packed copies.
+    pub(crate) variables: &'a [Option<u64>],
     pub(crate) options: &'a FreezeOptions,
 }
 
@@ -106,10 +109,15 @@ pub(crate) fn build(unit: &Unit<'_>) -> Result<Built> {
         MainInput::Given(input) => freeze.inputs.get(input) == Some(&true),
         MainInput::Prepared(_) => true,
     };
+    let variable = |from: &MainInput| match *from {
+        MainInput::Given(input) => freeze.variables.get(input).copied().flatten(),
+        MainInput::Prepared(_) => None,
+    };
     let may_pack = freeze.options.pack != PackWeights::Never;
     let can_pack: Vec<bool> = split.main_inputs.iter().map(|from| may_pack && is_frozen(from)).collect();
-    let always = freeze.options.pack == PackWeights::Always;
-    let packed = phase::timed("pack", || main.pack(&can_pack, always));
+    let variables: Vec<Option<u64>> = split.main_inputs.iter().map(variable).collect();
+    let how = PackOptions { always: freeze.options.pack == PackWeights::Always, variables: &variables };
+    let packed = phase::timed("pack", || main.pack(&can_pack, &how));
     let (program, packer) = packed.map_err(|cause| failed(unit, cause))?;
     Ok(Built { program, passes, frozen: Some(Frozen { split, prepare, packer }) })
 }

@@ -60,12 +60,15 @@ pub struct FreezeOptions {
     pub recycle: bool,
 }
 
-/// Which weights a backend packs into a layout of its own.
+/// Which weights a backend packs into a layout of its own. The weights themselves stay where they are, so that packed ones are in memory
+/// twice. Programs that read the same variables share their copies, and all copies of the process are bounded
+/// ([`kiln_runtime::packed`]): weights beyond the bound are read as they lie, with an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum PackWeights {
     /// None.
     Never,
-    /// Those whose products it expects to gain more than the memory costs.
+    /// Those whose products it expects to gain more than the memory costs. On the CPU these are the weights of convolutions, and of
+    /// products of several rows while all of a program's are 8 MiB at most: from memory, weights are read as fast where they are.
     #[default]
     WherePays,
     /// All it has a layout for.

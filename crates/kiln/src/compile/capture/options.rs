@@ -1,6 +1,6 @@
 //! Options of compiled functions.
 
-use crate::Buckets;
+use crate::{Buckets, PackWeights};
 use kiln_ir::Symbol;
 use kiln_kernels::{Numerics, Precision};
 use std::ops::{Bound, RangeBounds};
@@ -172,6 +172,8 @@ pub struct Options {
     /// Whether what depends on weights alone is computed once, and weights are packed for the products that read them. This
     /// is repeated when a variable changes.
     pub freeze: bool,
+    /// Which weights are packed under [`Options::freeze`].
+    pub pack: PackWeights,
     /// Whether every kernel of a new program is compared with the reference interpreter on the arguments of its first call. A
     /// difference is an error with a report.
     pub verify: bool,
@@ -205,6 +207,7 @@ impl Default for Options {
             precision: Precision::default(),
             memory_budget: None,
             freeze: false,
+            pack: PackWeights::default(),
             verify: false,
             background: false,
             never_slower: false,

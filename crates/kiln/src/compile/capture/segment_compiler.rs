@@ -7,7 +7,7 @@ use super::numbers::ChangingNumbers;
 use super::options::Options;
 use super::segment::{InputSource, Segment, SegmentGraph, is_same_graph};
 use crate::compile::freeze::FrozenGraph;
-use crate::pipeline::{CompileOptions, FreezeOptions};
+use crate::pipeline::{CompileOptions, Freeze, FreezeOptions};
 use crate::tensor::Weak;
 use crate::tensor::bundle::Leaf;
 use crate::tensor::compiled_graph::{CompiledGraph, input_layout};
@@ -247,7 +247,9 @@ impl SegmentCompiler {
             ..CompileOptions::default()
         };
         let weights = weights().filter_map(Weight::of).collect();
-        let job = Job { graph: graph.clone(), layouts: layouts.clone(), frozen, compile: options, at: at.clone() };
+        let variables = recorded.from.iter().map(variable).collect();
+        let (graph_of, layouts_of) = (graph.clone(), layouts.clone());
+        let job = Job { graph: graph_of, layouts: layouts_of, frozen, variables, compile: options, at: at.clone() };
         let code = if self.options.background {
             in_background(job, self.options.clone())
         } else {
@@ -268,6 +270,8 @@ struct Job {
     graph: Arc<Graph>,
     layouts: Vec<InputLayout>,
     frozen: Vec<bool>,
+    /// The numbers of the inputs that are variables.
+    variables: Vec<Option<u64>>,
     compile: CompileOptions,
     at: Source,
 }
@@ -278,9 +282,11 @@ impl Job {
             let freeze = FreezeOptions {
                 compile: self.compile.clone(),
                 recycle: options.mode.replays(),
+                pack: options.pack,
                 ..FreezeOptions::default()
             };
-            let frozen = FrozenGraph::new_at(self.graph.clone(), &self.layouts, &self.frozen, &freeze, &self.at)?;
+            let freeze = Freeze { inputs: &self.frozen, variables: &self.variables, options: &freeze };
+            let frozen = FrozenGraph::new_at(self.graph.clone(), &self.layouts, &freeze, &self.at)?;
             Kind::Frozen(Arc::new(frozen))
         } else {
             let compiled = CompiledGraph::new_at(self.graph.clone(), &self.layouts, &self.compile, &self.at)?;
@@ -311,6 +317,14 @@ fn in_background(job: Job, options: Options) -> Code {
         let _ = slot.set(None);
     }
     Code::Pending(slot)
+}
+
+/// Returns the number of an input that is a variable.
+fn variable(from: &InputSource) -> Option<u64> {
+    match from {
+        InputSource::Var(var) => Some(var.id()),
+        _ => None,
+    }
 }
 
 /// Returns the layout of an input.
