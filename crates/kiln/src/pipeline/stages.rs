@@ -33,7 +33,7 @@ macro_rules! stages {
 #[rustfmt::skip]
 stages! {
     // name                  phase       makes            verifier                          dump                            code
-    "capture",               "capture",  "Graph",         "Graph::verify",                  "NN-capture.kiln",              "kiln/src/compile/capture/recording.rs";
+    "capture",               "capture",  "Graph",         "Graph::verify",                  "NN-capture.kiln",              "kiln/src/compile/capture/recording/mod.rs";
     "differentiate",         "capture",  "Graph",         "Graph::verify",                  "NN-capture.kiln",              "kiln-passes/src/differentiate/mod.rs";
     "fold_norms",            "passes",   "Graph",         "Graph::verify",                  "NN-fold_norms.kiln",           "kiln-passes/src/fold_norms.rs";
     "decompose",             "passes",   "Graph",         "Graph::verify",                  "NN-decompose.kiln",            "kiln-passes/src/decompose.rs";
