@@ -2,6 +2,7 @@
 
 use kiln::{
     DType, Device, Dynamic, Error, Generator, Options, Result, Setting, Tensor, Var, compile, compile_with, disable,
+    no_grad,
 };
 
 fn random(shape: &[usize], seed: u64) -> Tensor {
@@ -353,6 +354,34 @@ fn a_changed_variable_where_symbols_are_given_up() -> Result<()> {
         weight.set(&before)?;
         assert_close(&got, &f(&arguments)?, &format!("turn {turn}"));
         assert_close(&after, &weight.get(), &format!("the weight of turn {turn}"));
+    }
+    Ok(())
+}
+
+/// A size of what a part gives has to be a number, and at a later call that comes to a new answer it is that of an argument, too.
+#[test]
+fn a_size_that_is_a_number_and_by_chance_that_of_an_argument() -> Result<()> {
+    let outer = Var::new(&Tensor::zeros(3, DType::F32, Device::Cpu)?).requires_grad(true);
+    let weight = Var::new(&Tensor::ones(3, DType::F32, Device::Cpu)?).requires_grad(true);
+    let part = disable(|x: &Tensor| Ok(vec![x.add(1.0)?, x.clone()]));
+    let own = weight.clone();
+    let f = move |(x, y): &(Tensor, Tensor)| {
+        let weight = own.get();
+        let sum = weight.add(y)?;
+        no_grad(|| part.call(&weight)?[0].mul(&weight))?;
+        let chosen = y.index_select(0, &x.sum(-1)?.gt(0.0)?.nonzero()?.squeeze(1)?)?.sum(0)?;
+        // Whether there is a gradient is what the second call answers otherwise.
+        weight.sum(..)?.backward()?;
+        sum.add(chosen)
+    };
+    let fast = compile_with(&f, Options { dynamic: Dynamic::Always, ..Options::default() });
+    for (call, rows) in [2, 3, 5, 3, 2].into_iter().enumerate() {
+        let arguments = (random(&[rows, 3], call as u64).add(outer.get())?, random(&[rows, 3], 9 + call as u64));
+        if call == 3 {
+            weight.zero_grad();
+        }
+        let compiled = fast.call(&arguments)?;
+        assert_close(&compiled, &f(&arguments)?, &format!("call {call}"));
     }
     Ok(())
 }

@@ -316,6 +316,9 @@ impl Driver {
         };
         self.ask(BranchGuard::Sizes { slot, count: tensors.len(), is_symbolic }, at)?;
         let fixed = || Ok(tensors.iter().map(|tensor| tensor.ty()).collect());
+        // In a program's steps sizes are what they are there, whatever else they are equal to at this call.
+        let of_program: Vec<Option<TensorType>> =
+            (slot..slot + tensors.len()).map(|slot| self.program_type(slot, step)).collect();
         let Some(homes) = self.homes.as_mut().filter(|_| is_symbolic) else { return fixed() };
         let mut sizes = self.sizes.borrow_mut();
         let mut types = Vec::with_capacity(tensors.len());
@@ -323,10 +326,13 @@ impl Driver {
             // Of what depends on data that is the first axis.
             let size = |(axis, &size): (usize, &usize)| match most {
                 Some(_) if axis > 0 => {
-                    sizes.meet(size, step, None, at)?;
+                    sizes.meet(size, step, None, None, at)?;
                     Some(Dim::from(size))
                 }
-                most => sizes.meet(size, step, most, at),
+                most => {
+                    let known = of_program[number].as_ref().and_then(|ty| ty.shape.get(axis));
+                    sizes.meet(size, step, most, known, at)
+                }
             };
             let shape: Option<Vec<Dim>> = tensor.shape().iter().enumerate().map(size).collect();
             let shape = shape.ok_or_else(|| Error::Escaped { at: at.clone() })?;
@@ -335,6 +341,18 @@ impl Driver {
             types.push(ty);
         }
         Ok(types)
+    }
+
+    /// The type that a slot, filled at a step, has in the segments of the program that this call came along.
+    fn program_type(&self, slot: usize, step: usize) -> Option<TensorType> {
+        let steps = self.done.get(step..self.of_program).unwrap_or_default();
+        steps.iter().find_map(|step| {
+            let TraceStep::Segment(segment) = step else { return None };
+            let is_slot = |from: &InputSource| matches!(from, InputSource::Slot(known) if *known == slot);
+            let input = segment.raw.from.iter().position(is_slot)?;
+            let graph = &segment.raw.graph;
+            Some(graph.ty(*graph.inputs().get(input)?).clone())
+        })
     }
 
     /// A tensor that is there already.

@@ -77,8 +77,16 @@ pub(super) struct SlotSizes {
 }
 
 impl SlotSizes {
-    /// The size of an axis of a slot, known after a step. `most` is said of those that depend on data.
-    pub(super) fn meet(&mut self, size: usize, step: usize, most: Option<Option<usize>>, at: &Source) -> Option<Dim> {
+    /// The size of an axis of a slot, known after a step. `most` is said of those that depend on data, `of_program` where a program has
+    /// taken it for something.
+    pub(super) fn meet(
+        &mut self,
+        size: usize,
+        step: usize,
+        most: Option<Option<usize>>,
+        of_program: Option<&Dim>,
+        at: &Source,
+    ) -> Option<Dim> {
         self.met = if self.met.0 == step { (step, self.met.1 + 1) } else { (step, 1) };
         if let Some((_, dim)) = self.known.iter().filter(|(known, _)| *known == step).nth(self.met.1 - 1) {
             return Some(dim.clone());
@@ -94,8 +102,10 @@ impl SlotSizes {
             None if size < 2 => ((now, Some(now)), Dim::from(now)),
             None => {
                 let values = self.values.iter().flatten();
-                let same = values.into_iter().find(|(_, value)| *value == now).map(|(dim, _)| dim.clone());
-                ((2, None), same.unwrap_or_else(|| Dim::from(symbol)))
+                let mut same = values.into_iter().filter(|(_, value)| *value == now).map(|(dim, _)| dim.clone());
+                let taken = of_program.filter(|dim| dim.as_const() == Some(now) || dim.as_symbol() == Some(symbol));
+                let taken = taken.cloned().or_else(|| same.clone().find(|dim| Some(dim) == of_program));
+                ((2, None), taken.or_else(|| same.next()).unwrap_or_else(|| Dim::from(symbol)))
             }
         };
         let size = SizeSymbol { symbol, now, range };
