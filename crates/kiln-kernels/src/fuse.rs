@@ -8,9 +8,9 @@ use crate::hash::FastMap;
 use crate::index::{Division, forward_index, product, reshape_index, view_index};
 use crate::materialise::{Memory, is_rearrangement};
 use crate::order::{Between, Order, topological};
-use crate::schedule::{Error, Note, Reason};
+use crate::schedule::{BufferId, Error, Note, Reason};
 use crate::trace::{Scope, kept_index};
-use kiln_ir::{Dim, NodeId, Op, Ranges, Symbol};
+use kiln_ir::{DType, Dim, NodeId, Op, Ranges, Symbol};
 
 /// The groups of a graph while they are being merged.
 pub(crate) struct Fusion<'a> {
@@ -208,6 +208,12 @@ impl<'a> Fusion<'a> {
         let anchor = p.anchor;
         let trace = trace_group(self.scope, anchor, &mut domain, &mut roots, &own);
         let trace = trace.map_err(|_| Reason::OtherElements)?;
+        // Memory that a launch writes is one argument of it, of one type: not read as another one beside that.
+        let mut written = works.iter().flat_map(|&work| &self.memory.works[work].into).map(|to| to.storage.buffer);
+        let is_own = |buffer: BufferId, dtype: DType| self.memory.buffers[buffer.index()].dtype == dtype;
+        if written.any(|to| trace.args.iter().any(|&(from, dtype)| from == to && !is_own(from, dtype))) {
+            return Err(Reason::OtherElements);
+        }
         let mut reads: Vec<NodeId> = p.reads.iter().chain(&c.reads).copied().filter(|r| !own.contains(r)).collect();
         // A node that the group writes a part of is computed again from its operands, which may be in memory.
         reads.extend(&trace.reads);
