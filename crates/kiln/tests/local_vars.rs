@@ -214,3 +214,53 @@ fn values_on_tapes_outlive_graphs() {
         assert_eq!(eager.has_tape(), compiled.has_tape());
     }
 }
+
+/// Gradients that a disabled part computes arrive at them, and at variables from outside, as in eager code.
+#[test]
+fn a_backward_pass_in_a_disabled_part() {
+    for kind in 0..6 {
+        let outside = Var::new(&t(&[1., 2.])).requires_grad(true);
+        let held = outside.clone();
+        let f = move |x: &Tensor| {
+            let passes = disable(|h: &Tensor| {
+                h.sum(..)?.backward()?;
+                h.detach().mul(2.0)
+            });
+            let own = Var::new(&x.mul(3.0)?).requires_grad(true);
+            let on_tape = match kind {
+                0 => held.get().mul(2.0)?.add(x)?,
+                1 => own.get(),
+                2 => own.get().square()?,
+                3 => own.get().mul(held.get())?,
+                4 => {
+                    own.set(&own.get().add(x)?)?;
+                    own.get().mul(own.get().exp()?)?
+                }
+                // Two passes, with something of the function's own between them.
+                _ => {
+                    passes.call(&own.get().square()?)?;
+                    own.get().sum(..)?.backward()?;
+                    own.get().mul(5.0)?
+                }
+            };
+            let y = passes.call(&on_tape)?;
+            match own.grad() {
+                Some(gradient) => Ok(vec![y, gradient]),
+                None => Ok(vec![y]),
+            }
+        };
+        let fast = compile(f.clone());
+        for turn in 0..3 {
+            let x = t(&[0.5, turn as f32]);
+            let seen = |results: Vec<Tensor>| {
+                let results: Vec<Vec<f32>> = results.iter().map(|r| r.to_vec().unwrap()).collect();
+                let gradient = outside.grad().map(|gradient| gradient.to_vec::<f32>().unwrap());
+                outside.zero_grad();
+                (results, gradient)
+            };
+            let eager = seen(f(&x).unwrap());
+            assert_eq!(seen(fast.call(&x).unwrap()), eager, "kind {kind}, turn {turn}");
+        }
+        assert_eq!(fast.stats().compiles, 1, "kind {kind}");
+    }
+}

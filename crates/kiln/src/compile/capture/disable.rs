@@ -84,18 +84,26 @@ where
     let given = tensors_of(&leaves);
     let (tapes, taped) = part::tapes_of(&given);
     let (switch, line) = (tape::switch(), at.clone());
+    let has_locals = with_session(&at, |session| Ok(session.recording.has_trainable_locals()))?;
     let run = move |tensors: &[Tensor]| {
         switch.within(|| {
             let entered = part::entering(tensors, &taped);
+            // A backward pass lets go of the tapes that lead there.
+            let slots = match has_locals {
+                true => tape::local_slots(entered.iter().filter_map(Tensor::tape)),
+                false => Vec::new(),
+            };
             let mut tensors = entered.iter();
             let arguments = template.map_tensors(&mut |tensor| tensors.next().unwrap_or(tensor).clone());
             let value = f(&arguments)?;
             let rest = plain_bytes(&value);
             let tensors: Vec<Tensor> = tensors_of(&leaves_of(&value)).into_iter().cloned().collect();
-            part::produce(value, &tensors.iter().collect::<Vec<_>>(), (&entered, &taped), &[], rest, &line)
+            let locals = part::collected(&slots, &line)?;
+            part::produce(value, &tensors.iter().collect::<Vec<_>>(), (&entered, &taped), &[], locals, rest, &line)
         })
     };
-    let (whole, slot, traced, recording) = with_session(&at, |session| {
+    let starts = tapes.len();
+    let (whole, slot, traced, recording, gradients) = with_session(&at, |session| {
         let from = session.leave(&given, "calls a disabled part", &at)?;
         let (whole, slot) = session.outside(Arc::new(run), from, &at)?;
         let Ok(whole) = whole.downcast::<part::Whole<R>>() else {
@@ -104,8 +112,18 @@ where
         // Numbers that it gave may be what it read.
         session.recording.has_read |= leaves_of(&whole.value).iter().any(Leaf::is_number);
         let traced = session.entered(&tensors_of(&leaves_of(&whole.value)), slot, &at)?;
-        Ok((whole, slot, traced, session.recording.id))
+        let collected: Vec<&Tensor> = whole.locals.iter().map(|(_, gradient)| gradient).collect();
+        let collected = session.entered(&collected, slot + traced.len() + starts, &at)?;
+        let var = |(number, _): &(u32, Tensor)| session.recording.local_var(*number);
+        let gradients: Vec<_> = whole.locals.iter().map(var).zip(collected).collect();
+        Ok((whole, slot, traced, session.recording.id, gradients))
     })?;
+    for (var, gradient) in gradients {
+        // What the function has dropped has no gradient that anybody asks for.
+        if let Some(var) = var {
+            var.add_grad(&gradient, &at)?;
+        }
+    }
     let edges: Edges = tapes.into_iter().map(Some).collect();
     let mut results = part::on_tape(&whole, traced, slot, Vec::new(), edges, recording).into_iter();
     Ok(whole.value.map_tensors(&mut |tensor| results.next().unwrap_or_else(|| tensor.clone())))

@@ -16,8 +16,9 @@ use super::{Session, segment, with_session};
 use crate::autograd::backward::{Targets, propagate};
 use crate::tensor::autocast;
 use crate::tensor::tape::{self, CustomGradient, Edges, Tape};
+use crate::tensor::var::Slot;
 use crate::{Error, Result, Tensor, Var, no_grad};
-use kiln_ir::{Source, TensorType};
+use kiln_ir::{BinaryOp, Source, TensorType};
 use std::any::Any;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -42,6 +43,9 @@ pub(super) struct Whole<R> {
     /// For each tape of its arguments whether it let go of it.
     released: Vec<bool>,
     variables: Vec<Var>,
+    /// What it added to gradients of variables that the captured function made, by their numbers. These tensors follow those of
+    /// the arguments' tapes.
+    pub(super) locals: Vec<(u32, Tensor)>,
 }
 
 /// The tape that a result of a part is on.
@@ -90,12 +94,13 @@ pub(super) fn tapes_of(tensors: &[&Tensor]) -> (Vec<Tape>, Vec<Option<usize>>) {
 
 /// What a part gave: its tensors and then an argument for each tape that arguments are on, which go to slots, and as bytes
 /// whatever else the function after it may depend on. `rest` are those of the value itself; `before` are tapes that it went on
-/// from.
+/// from, `locals` is what it added to gradients of variables that the captured function made.
 pub(super) fn produce<R: 'static>(
     value: R,
     tensors: &[&Tensor],
     (entered, taped): (&[Tensor], &[Option<usize>]),
     before: &[Tensor],
+    locals: Vec<(u32, Tensor)>,
     mut rest: Vec<u8>,
     at: &Source,
 ) -> Result<Produced> {
@@ -121,7 +126,24 @@ pub(super) fn produce<R: 'static>(
     rest.extend(format!("{tapes:?} {released:?}").bytes());
     rest.extend(variables.iter().flat_map(|var| var.id().to_le_bytes()));
     kept.extend(starts.into_iter().cloned());
-    Ok(Produced { tensors: kept, rest, whole: Rc::new(Whole { value, tapes, released, variables }) })
+    rest.extend(locals.iter().flat_map(|(number, _)| number.to_le_bytes()));
+    kept.extend(locals.iter().map(|(_, gradient)| gradient.clone()));
+    Ok(Produced { tensors: kept, rest, whole: Rc::new(Whole { value, tapes, released, variables, locals }) })
+}
+
+/// What was collected in these slots, a tensor a variable: it is taken out of them.
+pub(super) fn collected(slots: &[Arc<Slot>], at: &Source) -> Result<Vec<(u32, Tensor)>> {
+    let mut found: Vec<(u32, Tensor)> = slots.iter().filter_map(|slot| slot.take_local()).collect();
+    found.sort_by_key(|(number, _)| *number);
+    let mut sums: Vec<(u32, Tensor)> = Vec::with_capacity(found.len());
+    for (number, gradient) in found {
+        let gradient = no_grad(|| gradient.contiguous_at(at))?.detached();
+        match sums.last_mut().filter(|(known, _)| *known == number) {
+            Some((_, sum)) => *sum = sum.binary("add", BinaryOp::Add, (&gradient).into(), false, at)?,
+            None => sums.push((number, gradient)),
+        }
+    }
+    Ok(sums)
 }
 
 impl Session {
@@ -281,7 +303,7 @@ fn gradient_of_part(
         })?;
         let rest = found.iter().map(|found| found.is_some() as u8).collect();
         let tensors: Vec<Tensor> = found.iter().flatten().cloned().collect();
-        produce(found, &tensors.iter().collect::<Vec<_>>(), (&seeds, &taped), cuts, rest, &line)
+        produce(found, &tensors.iter().collect::<Vec<_>>(), (&seeds, &taped), cuts, Vec::new(), rest, &line)
     };
     let (whole, slot, traced) = with_session(at, |session| {
         if session.recording.id != part.recording {
@@ -318,7 +340,7 @@ pub(super) fn backward_of_argument(argument: usize, cotangent: &Tensor, at: &Sou
             let ends = vec![(tape.clone(), cotangent.detached())];
             tape::with_enabled(false, || propagate(ends, &Targets::Variables, argument.device(), &line))?;
         }
-        produce((), &[], (&[], &[]), &[], Vec::new(), &line)
+        produce((), &[], (&[], &[]), &[], Vec::new(), Vec::new(), &line)
     };
     with_session(at, |session| {
         let mut from = vec![InputSource::Argument(argument)];

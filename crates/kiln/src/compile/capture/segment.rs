@@ -7,8 +7,8 @@ use crate::tensor::call_input::CallInputs;
 use crate::tensor::compiled_graph::make_writable;
 use crate::tensor::scratch::Scratch;
 use crate::tensor::tape::{self, Edges, Rule, Tape};
-use crate::tensor::var::Locked;
 use crate::tensor::var::reads::{Reads, Values};
+use crate::tensor::var::{Locked, Slot};
 use crate::{Device, Generator, Result, Tensor, Var};
 use kiln_ir::build::{Emit, GraphBuilder};
 use kiln_ir::{Dim, Graph, NodeId, Source, Symbol};
@@ -131,9 +131,20 @@ pub(super) struct SegmentGraph {
 #[derive(Debug, Clone)]
 pub(super) struct Leaf {
     pub(super) node: NodeId,
-    pub(super) var: Option<Var>,
+    pub(super) of: LeafOf,
     /// The output that it is.
     pub(super) output: usize,
+}
+
+/// Whose value a [`Leaf`] is.
+#[derive(Debug, Clone)]
+pub(super) enum LeafOf {
+    /// Nobody's: the function asks for gradients by it.
+    Nothing,
+    /// A variable's.
+    Var(Var),
+    /// That of the variable of this number among those that the function makes.
+    Local(u32),
 }
 
 impl SegmentGraph {
@@ -189,13 +200,21 @@ impl SegmentGraph {
 
 impl Leaf {
     /// Its output says which node it is. Nodes have other numbers where sizes, which are nodes too, are symbols.
-    fn key(&self) -> (Option<u64>, usize) {
-        (self.var.as_ref().map(Var::id), self.output)
+    fn key(&self) -> (Option<u64>, Option<u32>, usize) {
+        match &self.of {
+            LeafOf::Nothing => (None, None, self.output),
+            LeafOf::Var(var) => (Some(var.id()), None, self.output),
+            LeafOf::Local(number) => (None, Some(*number), self.output),
+        }
     }
 
     /// Where gradients of it go.
     fn tape(&self) -> Option<Tape> {
-        self.var.as_ref().map_or_else(|| Some(Tape::start()), |var| var.is_trainable().then(|| var.leaf()))
+        match &self.of {
+            LeafOf::Nothing => Some(Tape::start()),
+            LeafOf::Var(var) => var.is_trainable().then(|| var.leaf()),
+            LeafOf::Local(number) => Some(Tape::leaf(Slot::of_local(*number))),
+        }
     }
 }
 

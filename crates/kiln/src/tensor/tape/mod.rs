@@ -262,19 +262,30 @@ pub(crate) fn variables<'a, 'b>(
     ends: impl Iterator<Item = &'a Tape>,
     cuts: impl Iterator<Item = &'b &'b Tape>,
 ) -> Vec<Var> {
+    let mut found: Vec<Var> = slots(ends, cuts).iter().filter_map(|slot| slot.var()).collect();
+    found.sort_unstable_by_key(Var::id);
+    found
+}
+
+/// Where gradients of these tensors go to whose variables the captured function made for itself.
+pub(crate) fn local_slots<'a>(ends: impl Iterator<Item = &'a Tape>) -> Vec<Arc<Slot>> {
+    slots(ends, [].iter()).into_iter().filter(|slot| slot.is_local()).collect()
+}
+
+/// Where gradients of these tensors are collected, without going past the tapes in `cuts`.
+fn slots<'a, 'b>(ends: impl Iterator<Item = &'a Tape>, cuts: impl Iterator<Item = &'b &'b Tape>) -> Vec<Arc<Slot>> {
     let mut seen: HashSet<*const Node> = cuts.map(|cut| Arc::as_ptr(&cut.node)).collect();
     let mut waiting: Vec<Arc<Node>> = ends.map(|end| end.node.clone()).collect();
-    let mut found: Vec<Var> = Vec::new();
+    let mut found = Vec::new();
     while let Some(node) = waiting.pop() {
         if !seen.insert(Arc::as_ptr(&node)) {
             continue;
         }
         if let Kind::Leaf(Some(slot)) = &node.kind {
-            found.extend(slot.var());
+            found.push(slot.clone());
         }
         waiting.extend(node.edges().into_iter().flatten().flatten().map(|edge| edge.node));
     }
-    found.sort_unstable_by_key(Var::id);
     found
 }
 

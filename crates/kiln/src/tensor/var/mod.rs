@@ -52,6 +52,11 @@ impl WeakVar {
     pub(crate) fn is_alive(&self) -> bool {
         self.0.strong_count() > 0
     }
+
+    /// The variable, if anybody has it.
+    pub(crate) fn upgrade(&self) -> Option<Var> {
+        self.0.upgrade().map(Var)
+    }
 }
 
 struct Cell {
@@ -85,9 +90,26 @@ static TRAINABLE: LazyLock<Setting> = LazyLock::new(Setting::default);
 pub(crate) struct Slot {
     gradient: Mutex<Option<Tensor>>,
     of: Weak<Cell>,
+    /// The number of the variable that a captured function made and that it stands for, in one call of it.
+    local: Option<u32>,
 }
 
 impl Slot {
+    /// Where a call collects gradients of a variable that the captured function makes.
+    pub(crate) fn of_local(number: u32) -> Arc<Slot> {
+        Arc::new(Slot { gradient: Mutex::new(None), of: Weak::new(), local: Some(number) })
+    }
+
+    /// The number of the variable that the captured function made, and what is collected so far, which is taken out.
+    pub(crate) fn take_local(&self) -> Option<(u32, Tensor)> {
+        self.local.and_then(|number| Some((number, self.lock().take()?)))
+    }
+
+    /// Whether it stands for a variable that a captured function made.
+    pub(crate) fn is_local(&self) -> bool {
+        self.local.is_some()
+    }
+
     /// Adds a gradient to what is there.
     pub(crate) fn add(&self, gradient: &Tensor, at: &Source) -> Result<()> {
         if tracer::is_active() {
@@ -148,7 +170,7 @@ impl Var {
         };
         let value = value.detached();
         let var = Var(Arc::new_cyclic(|cell| {
-            let grad = Arc::new(Slot { gradient: Mutex::new(None), of: cell.clone() });
+            let grad = Arc::new(Slot { gradient: Mutex::new(None), of: cell.clone(), local: None });
             Cell {
                 id: NEXT.fetch_add(1, Ordering::Relaxed),
                 name,
@@ -564,6 +586,11 @@ impl Var {
     /// Whether there is a gradient.
     pub(crate) fn has_grad(&self) -> bool {
         self.0.grad.lock().is_some()
+    }
+
+    /// Adds a gradient to what is there.
+    pub(crate) fn add_grad(&self, gradient: &Tensor, at: &Source) -> Result<()> {
+        self.0.grad.add(gradient, at)
     }
 
     /// Another gradient, in row-major order.

@@ -1,7 +1,7 @@
 //! Variables that a captured function makes: nobody else has them, so that each is a name for the tensor it holds by now, and no input
 //! or update of any graph. A call of the program has none of its own.
 
-use super::Recording;
+use super::{LeafOf, Recording};
 use crate::tensor::var::WeakVar;
 use crate::{Error, Result, Tensor, Var};
 use kiln_ir::Source;
@@ -10,6 +10,8 @@ use kiln_passes::is_differentiable;
 /// A variable that the function made.
 pub(super) struct LocalVar {
     var: WeakVar,
+    /// How many the function made before it.
+    number: u32,
     /// The line that made it.
     at: Source,
     /// What it is now, without a tape.
@@ -22,7 +24,8 @@ impl Recording {
     pub(in super::super) fn make_var(&mut self, var: WeakVar, value: &Tensor, at: &Source) -> Result<()> {
         self.must_not_be_in_body(at)?;
         let value = self.without_tape(value, at)?;
-        self.locals.push(LocalVar { var, at: at.clone(), value, gradient: None });
+        self.made += 1;
+        self.locals.push(LocalVar { var, number: self.made - 1, at: at.clone(), value, gradient: None });
         Ok(())
     }
 
@@ -58,10 +61,20 @@ impl Recording {
         let node = self.node_of(&value, at)?;
         let same = self.same(node)?;
         match var.is_trainable() {
-            true => self.leaves.push((same, None)),
+            true => self.leaves.push((same, LeafOf::Local(self.locals[local].number))),
             false => drop(self.stops.insert(same)),
         }
         self.inside(same, var.device(), at)
+    }
+
+    /// Whether the function has variables of its own whose gradients it may ask for.
+    pub(in super::super) fn has_trainable_locals(&self) -> bool {
+        self.locals.iter().any(|local| local.var.upgrade().is_some_and(|var| var.is_trainable()))
+    }
+
+    /// The variable of this number, unless the function has dropped it.
+    pub(in super::super) fn local_var(&self, number: u32) -> Option<Var> {
+        self.locals.iter().find(|local| local.number == number)?.var.upgrade()
     }
 
     /// Forgets the variables that the function has dropped.

@@ -6,7 +6,7 @@
 mod bodies;
 mod locals;
 
-use super::segment::{InputSource, Leaf, SegmentGraph, UpdateTarget};
+use super::segment::{InputSource, Leaf, LeafOf, SegmentGraph, UpdateTarget};
 use crate::tensor::Weak;
 use crate::tensor::dim;
 use crate::tensor::setting::Setting;
@@ -43,8 +43,9 @@ pub(super) struct Recording {
     held: HashMap<usize, Vec<(Tensor, u32)>>,
     /// Variables met in this segment.
     cells: Vec<Cell>,
-    /// Variables that the function made.
+    /// Variables that the function made and has not dropped, and how many it made.
     locals: Vec<LocalVar>,
+    made: u32,
     /// Slots given away by segments that ended.
     slots: usize,
     /// Settings read so far, with what was read.
@@ -62,7 +63,7 @@ pub(super) struct Recording {
     pub(super) operations: Vec<Operands>,
     /// Nodes of this segment that tapes start at: the values of variables it has changed, where gradients of these are wanted,
     /// and what no variable is behind.
-    leaves: Vec<(NodeId, Option<Var>)>,
+    leaves: Vec<(NodeId, LeafOf)>,
     /// Results of functions with gradients of their own in this segment, each with its operands.
     functions: Vec<(NodeId, Vec<NodeId>)>,
     /// The lines that called those of them that are running, each in the one before.
@@ -161,6 +162,7 @@ impl Recording {
             held: HashMap::new(),
             cells: Vec::new(),
             locals: Vec::new(),
+            made: 0,
             slots: 0,
             settings: Vec::new(),
             broken: None,
@@ -343,7 +345,7 @@ impl Recording {
         let (node, device) = (self.node(now, at)?, self.values[now as usize].device);
         let same = self.same(node)?;
         if var.is_trainable() {
-            self.leaves.push((same, Some(var.clone())));
+            self.leaves.push((same, LeafOf::Var(var.clone())));
         } else {
             self.stops.insert(same);
         }
@@ -370,7 +372,7 @@ impl Recording {
         self.must_not_be_in_body(at)?;
         let node = self.node_of(tensor, at)?;
         let same = self.same(node)?;
-        self.leaves.push((same, None));
+        self.leaves.push((same, LeafOf::Nothing));
         let ty = self.builder.graph().ty(same).clone();
         self.tensor(Some(same), ty, ValueLocation::Here, tensor.device(), Some(Tape::start()), at)
     }
@@ -691,13 +693,13 @@ impl Recording {
     /// The leaves that gradients of outputs reach, which become outputs too. In `taped` they stand after the inputs.
     fn used_leaves(
         &self,
-        leaves: Vec<(NodeId, Option<Var>)>,
+        leaves: Vec<(NodeId, LeafOf)>,
         taped: &mut Vec<Vec<usize>>,
         outputs: &mut Vec<NodeId>,
     ) -> Vec<Leaf> {
         let inputs = self.builder.graph().inputs().len();
         let mut used = Vec::new();
-        for (number, (node, var)) in leaves.into_iter().enumerate() {
+        for (number, (node, of)) in leaves.into_iter().enumerate() {
             let (old, new) = (inputs + number, inputs + used.len());
             let places = taped.iter_mut().flatten().filter(|source| **source == old);
             if places.map(|source| *source = new).count() == 0 {
@@ -709,7 +711,7 @@ impl Recording {
                 taped.push(Vec::new());
                 outputs.len() - 1
             });
-            used.push(Leaf { node, var, output });
+            used.push(Leaf { node, of, output });
         }
         used
     }
