@@ -30,7 +30,13 @@ fn functions() -> [(&'static str, Compute); 2] {
 /// How tensors of a size are made.
 type Make = fn(usize) -> Tensor;
 
-const LAYOUTS: [(&str, Make); 8] = [
+const LAYOUTS: [(&str, Make); 12] = [
+    ("reversed", |n| random(&[n], n).flip(0).unwrap()),
+    ("reversed rows", |n| random(&[n, 5], n).flip(0).unwrap()),
+    ("both axes reversed", |n| random(&[n, n + 2], n).flip((0, 1)).unwrap()),
+    ("reversed columns of a transposed part", |n| {
+        random(&[7, n + 3], n).narrow(1, 1, n).unwrap().t().unwrap().flip(1).unwrap()
+    }),
     ("transposed", |n| random(&[6, n], n).t().unwrap()),
     ("transposed, both change", |n| random(&[n, n + 3], n).t().unwrap()),
     ("columns of a wider matrix", |n| random(&[n, 11], n).narrow(1, 3, 5).unwrap()),

@@ -216,7 +216,7 @@ impl Form {
         let (rules, _) = strides::rules(tensor.into(), None)?;
         let form = |(&size, rule): (&usize, AxisStride)| match rule {
             _ if size == 1 => AxisForm::One,
-            AxisStride::Is(0) => AxisForm::Repeated,
+            rule if rule.is_repeated() => AxisForm::Repeated,
             rule => AxisForm::Follows(rule),
         };
         Some(Form { dtype: tensor.dtype(), axes: tensor.shape().iter().zip(rules).map(form).collect() })
