@@ -33,7 +33,7 @@ type Make = fn(usize) -> Tensor;
 const LAYOUTS: [(&str, Make); 12] = [
     ("reversed", |n| random(&[n], n).flip(0).unwrap()),
     ("reversed rows", |n| random(&[n, 5], n).flip(0).unwrap()),
-    ("both axes reversed", |n| random(&[n, n + 2], n).flip((0, 1)).unwrap()),
+    ("both axes reversed", |n| random(&[n, n + 2], n).flip([0, 1]).unwrap()),
     ("reversed columns of a transposed part", |n| {
         random(&[7, n + 3], n).narrow(1, 1, n).unwrap().t().unwrap().flip(1).unwrap()
     }),

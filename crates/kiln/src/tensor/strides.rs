@@ -147,7 +147,7 @@ pub(crate) fn layout(rules: &[AxisStride], shape: &[Dim]) -> InputLayout {
             (false, false) => step(rules, shape, axis),
             (false, true) => {
                 let step = step(rules, shape, axis);
-                layout.offset = layout.offset + (size.clone() - Dim::from(1)) * step.clone();
+                layout.offset += (size.clone() - Dim::from(1)) * step.clone();
                 step * Dim::from(-1)
             }
         };
