@@ -100,37 +100,58 @@ pub fn gradient<E: Emit>(
     cotangent: &E::Value,
     wanted: &[bool],
 ) -> Gradients<E> {
-    // An empty tensor has no gradient.
-    let float = |e: &E, x: &E::Value| {
-        let ty = e.ty(x);
-        is_differentiable(ty.dtype) && !ty.shape.iter().any(Dim::is_zero)
-    };
     let asked = |i: usize| wanted.get(i).copied().unwrap_or(false);
+    let float = |e: &E, x: &E::Value| is_differentiable(e.ty(x).dtype);
     let wanted: Vec<bool> = operands.iter().enumerate().map(|(i, x)| asked(i) && float(e, x)).collect();
-    let nothing = vec![None; operands.len()];
     if derivative(op.kind()) != Derivative::Rule || !wanted.contains(&true) || !float(e, result) {
-        return Ok(nothing);
+        return Ok(vec![None; operands.len()]);
     }
+    // What is empty, and what an empty result was computed from, has a gradient of zeros.
+    let is_empty = |e: &E, x: &E::Value| e.ty(x).shape.iter().any(Dim::is_zero);
+    let by_rule: Vec<bool> = match is_empty(e, result) {
+        true => vec![false; operands.len()],
+        false => wanted.iter().zip(operands).map(|(&wanted, x)| wanted && !is_empty(e, x)).collect(),
+    };
+    let mut gradients = match by_rule.contains(&true) {
+        true => rule(e, op, operands, result, cotangent, &by_rule)?,
+        false => vec![None; operands.len()],
+    };
+    for (i, x) in operands.iter().enumerate().filter(|(i, _)| wanted[*i] && !by_rule[*i]) {
+        gradients[i] = Some(build::full_like(e, x, 0.0)?);
+    }
+    Ok(gradients)
+}
+
+/// The gradients of an op that has some: neither its result is empty nor any operand whose gradient is wanted.
+fn rule<E: Emit>(
+    e: &mut E,
+    op: &Op,
+    operands: &[E::Value],
+    result: &E::Value,
+    cotangent: &E::Value,
+    wanted: &[bool],
+) -> Gradients<E> {
+    let nothing = vec![None; operands.len()];
     let (y, g) = (result, cotangent);
     let one = match (op, operands) {
         (Op::Binary(op), [a, b]) => return op.cotangents(e, [a, b], y, g, [wanted[0], wanted[1]]),
-        (Op::Select, [condition, ..]) => return select(e, condition, g, &wanted),
-        (Op::Concat { axis }, parts) => return views::concat(e, *axis, parts, g, &wanted),
+        (Op::Select, [condition, ..]) => return select(e, condition, g, wanted),
+        (Op::Concat { axis }, parts) => return views::concat(e, *axis, parts, g, wanted),
         (Op::Gather { axis }, [x, index]) => {
             return Ok(vec![Some(indexing::gather(e, *axis, x, index, g)?), None]);
         }
         (Op::Scatter { axis, kind }, [x, index, updates]) => {
-            return indexing::scatter(e, *axis, *kind, [x, index, updates], y, g, &wanted);
+            return indexing::scatter(e, *axis, *kind, [x, index, updates], y, g, wanted);
         }
-        (Op::Dot { dims, .. }, [a, b]) => return products::dot(e, dims, [a, b], g, &wanted),
-        (Op::Conv(dims), [x, w]) => return products::conv(e, dims, [x, w], g, &wanted),
+        (Op::Dot { dims, .. }, [a, b]) => return products::dot(e, dims, [a, b], g, wanted),
+        (Op::Conv(dims), [x, w]) => return products::conv(e, dims, [x, w], g, wanted),
         (Op::Attention { causal, scale, .. }, [q, k, v, mask @ ..]) => {
-            return attention::attention(e, *causal, *scale, [q, k, v], mask.first(), y, g, &wanted);
+            return attention::attention(e, *causal, *scale, [q, k, v], mask.first(), y, g, wanted);
         }
         (Op::AttentionLogsumexp { .. } | Op::AttentionGradient { .. }, operands) => {
-            return attention::by_parts(e, op, operands, g, &wanted);
+            return attention::by_parts(e, op, operands, g, wanted);
         }
-        (Op::Loop { .. } | Op::Cond { .. }, operands) => return loops::result(e, op, operands, g, &wanted),
+        (Op::Loop { .. } | Op::Cond { .. }, operands) => return loops::result(e, op, operands, g, wanted),
         (Op::Unary(op), [x]) => return Ok(vec![op.cotangent(e, x, y, g)?]),
         (Op::Cast(_), [x]) => {
             let dtype = e.ty(x).dtype;
