@@ -1,6 +1,6 @@
 //! Random functions, called as they are and compiled: `kiln fuzz functions` with fixed seeds.
 
-use kiln_oracle::functions::{compare, generate, generate_plain, shrink};
+use kiln_oracle::functions::{compare, generate, generate_plain, generate_with_variables, shrink};
 
 /// Seeds that failed once: symbols of data that are given up after a part ran, and more equations between them than rounds.
 const FAILED: [u64; 12] = [
@@ -26,8 +26,9 @@ const FAILED_WITH_VARIABLES: [u64; 4] = [41_002_029, 41_026_193, 41_067_650, 3_1
 fn random_functions() {
     kiln::runtime::disk::set_store(None);
     let failed = FAILED.map(|seed| (seed, generate_plain(seed)));
-    let drawn = (0..300).chain(FAILED_WITH_VARIABLES).map(|seed| (seed, generate(seed)));
-    for (seed, program) in drawn.chain(failed) {
+    let with_variables = FAILED_WITH_VARIABLES.map(|seed| (seed, generate_with_variables(seed)));
+    let drawn = (0..300).map(|seed| (seed, generate(seed)));
+    for (seed, program) in drawn.chain(failed).chain(with_variables) {
         if let Err(difference) = compare(&program) {
             let small = shrink(program, &mut |program| compare(program).is_err());
             let last = compare(&small).err().unwrap_or(difference);

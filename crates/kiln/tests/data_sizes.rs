@@ -285,3 +285,43 @@ fn distinct_slices() -> Result<()> {
     assert_eq!((one.0.shape(), one.2.to_vec::<i64>()?), (&[1, 0][..], vec![4]));
     Ok(())
 }
+
+/// An element that is read as a size is one program for all data: in shapes, in arithmetic of sizes, and in what is decided by them.
+#[test]
+fn elements_read_as_sizes() -> Result<()> {
+    let cut = |(x, lengths): &(Tensor, Tensor)| -> Result<Tensor> {
+        let longest = lengths.amax(..)?.item_size()?;
+        let mask = Tensor::arange(longest.clone(), DType::I64, Device::Cpu)?.unsqueeze(0)?.lt(&lengths.unsqueeze(1)?)?;
+        let rest = x.size(1)? - &longest;
+        let tail = x.narrow(1, longest.clone(), rest)?.sum(1)?;
+        mask.where_(&x.narrow(1, 0, longest)?, 0.0f32)?.sum(1)?.add(&tail)
+    };
+    for dynamic in [Dynamic::Automatic, Dynamic::Always, Dynamic::Static] {
+        let is_static = dynamic == Dynamic::Static;
+        let fast = compile_with(cut, Options { dynamic, ..Options::default() });
+        for turn in 0..40u64 {
+            let longest = [5, 9, 0, 1, 12, 3][turn as usize % 6];
+            let lengths = Tensor::new([longest, longest / 2, 0i64], Device::Cpu)?;
+            let arguments = (random(&[3, 12], turn), lengths);
+            assert_close(&fast.call(&arguments)?, &cut(&arguments)?, &format!("{turn}"));
+        }
+        let stats = fast.stats();
+        assert_eq!((stats.compiles == 1, stats.fallbacks), (!is_static, 0), "{stats:?}");
+    }
+    // What is no size is an error with the user's line, compiled and eager; the program stays.
+    let fast = compile(cut);
+    for longest in [3, -2, 13, i64::MAX, 4] {
+        let arguments = (random(&[2, 12], 1), Tensor::new([longest, -5i64], Device::Cpu)?);
+        let (eager, compiled) = (cut(&arguments), fast.call(&arguments));
+        match longest {
+            3 | 4 => assert_close(&compiled?, &eager?, "a size"),
+            _ => {
+                let (eager, compiled) = (eager.unwrap_err().to_string(), compiled.unwrap_err().to_string());
+                assert!(eager.contains("data_sizes.rs") && compiled.contains("data_sizes.rs"), "{eager}\n{compiled}");
+            }
+        }
+    }
+    assert!(Tensor::ones([1], DType::F32, Device::Cpu)?.item_size().is_err());
+    assert!(Tensor::ones([2], DType::I64, Device::Cpu)?.item_size().is_err());
+    Ok(())
+}

@@ -17,6 +17,16 @@ const DEPTH: usize = 3;
 
 /// The program of a seed.
 pub fn generate(seed: u64) -> Program {
+    let program = generate_with_variables(seed);
+    let mut make = Make { random: Random(seed ^ 0x7369_7a65_735f_7264), nested: 0, parts: 0 };
+    match make.chance(0.2) {
+        true => Program { body: make.with_cuts(&program.body), ..program },
+        false => program,
+    }
+}
+
+/// The program of a seed, but for elements that are read as sizes.
+pub fn generate_with_variables(seed: u64) -> Program {
     let program = generate_plain(seed);
     let mut make = Make { random: Random(seed ^ 0x6f77_6e5f_7661_7273), nested: 0, parts: 0 };
     match make.chance(0.25) {
@@ -25,7 +35,7 @@ pub fn generate(seed: u64) -> Program {
     }
 }
 
-/// The program of a seed, but for variables that its function makes.
+/// The program of a seed, but for elements that are read as sizes and variables that its function makes.
 pub fn generate_plain(seed: u64) -> Program {
     let mut make = Make { random: Random(seed ^ 0x6b69_6c6e_5f66_756e), nested: 0, parts: 0 };
     let count = 2 + make.below(STATEMENTS);
@@ -153,6 +163,31 @@ impl Make {
                 Statement::Nested(self.nested, self.places(2), self.inside(depth), self.places(2))
             }
         }
+    }
+
+    /// A block that reads an element or two as sizes.
+    fn with_cuts(&mut self, block: &Block) -> Block {
+        let mut statements = block.to_vec();
+        for _ in 0..1 + self.below(2) {
+            let cut = Statement::Let(Expression::Cut(self.place(), self.place()));
+            let at = self.below(statements.len() + 1);
+            match statements.get(at) {
+                Some(Statement::If(test, then, otherwise)) if self.chance(0.7) => {
+                    statements[at] = Statement::If(test.clone(), self.with_cuts(then), otherwise.clone());
+                }
+                Some(Statement::Repeat(turns, body)) if self.chance(0.7) => {
+                    statements[at] = Statement::Repeat(*turns, self.with_cuts(body));
+                }
+                Some(Statement::Disabled(inputs, body, outputs)) if self.chance(0.7) => {
+                    statements[at] = Statement::Disabled(inputs.clone(), self.with_cuts(body), outputs.clone());
+                }
+                Some(Statement::Nested(number, inputs, body, outputs)) if self.chance(0.7) => {
+                    statements[at] = Statement::Nested(*number, inputs.clone(), self.with_cuts(body), outputs.clone());
+                }
+                _ => statements.insert(at, cut),
+            }
+        }
+        Arc::new(statements)
     }
 
     /// A block that makes a variable or two, and uses them in place of others.

@@ -23,7 +23,7 @@ mod run;
 mod shrink;
 
 pub use compare::{Difference, compare};
-pub use generate::{generate, generate_plain};
+pub use generate::{generate, generate_plain, generate_with_variables};
 pub use program::{
     Binary, Block, Call, Choices, Expression, HELD_VARIABLES, Program, Statement, Tapes, Test, Unary, ValueNumber,
 };

@@ -177,6 +177,10 @@ fn expression(expression: &Expression, names: &Names) -> String {
         Expression::Rows(mask, place) => {
             format!("{}.index_select(0, {}.sum(-1)?.gt(0)?.nonzero()?.squeeze(1)?)?.sum(0)?", of(place), of(mask))
         }
+        Expression::Cut(by, place) => {
+            let (x, y) = (of(by), of(place));
+            format!("{y}.narrow(0, 0, {x}.sum(..)?.abs()?.to_dtype(I64)?.item_size()?.min({y}.size(0)?))?.sum(0)?")
+        }
         Expression::Scan(place) => {
             format!("last_plus_sum(scan(|(sum, x)| (sum + x).clamp(-8, 8)).call(zeros, {})?)?", of(place))
         }

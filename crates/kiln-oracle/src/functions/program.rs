@@ -160,6 +160,8 @@ pub enum Expression {
     Counted(ValueNumber, ValueNumber),
     /// The sum of those rows of the second whose sums in the first are positive.
     Rows(ValueNumber, ValueNumber),
+    /// The sum of the first rows of the second: as many as the sum of the first, an element that is read as a size, and no more than there are.
+    Cut(ValueNumber, ValueNumber),
     /// A loop over the rows: the last of their sums so far, and the sum of all of these.
     Scan(ValueNumber),
     /// A loop, or a choice with loops, of operations on rows.

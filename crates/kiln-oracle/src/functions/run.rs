@@ -270,6 +270,14 @@ impl Scope<'_> {
                 }
                 x.index_select(0, &mask.sum(-1)?.gt(0.0)?.nonzero()?.squeeze(1)?)?.sum(0)
             }
+            Expression::Cut(by, place) => {
+                let (by, x) = (self.value(*by), self.value(*place));
+                if x.rank() != 2 {
+                    return x.sum(..);
+                }
+                let count = by.sum(..)?.abs()?.to_dtype(DType::I64)?.item_size()?;
+                x.narrow(0, 0, count.min(x.size(0)?))?.sum(0)
+            }
             Expression::Scan(place) => {
                 let x = self.value(*place);
                 if x.rank() != 2 {

@@ -122,7 +122,11 @@ fn expressions(expression: &Expression) -> Vec<Expression> {
     use super::program::Unary::Next;
     match expression {
         Expression::Where(_, a, b) => vec![Expression::Unary(Next, *a), Expression::Unary(Next, *b)],
-        Expression::Scaled(a, b) | Expression::Selected(a, b) | Expression::Counted(a, b) | Expression::Rows(a, b) => {
+        Expression::Scaled(a, b)
+        | Expression::Selected(a, b)
+        | Expression::Counted(a, b)
+        | Expression::Rows(a, b)
+        | Expression::Cut(a, b) => {
             vec![Expression::Unary(Next, *a), Expression::Unary(Next, *b)]
         }
         Expression::Binary(_, a, b) => vec![Expression::Unary(Next, *a), Expression::Unary(Next, *b)],

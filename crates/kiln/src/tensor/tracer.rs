@@ -50,7 +50,7 @@ pub(crate) trait Tracer {
     fn sized_by_data(
         &self,
         tensor: &Tensor,
-        compute: fn(&Tensor) -> Result<Tensor>,
+        compute: fn(&Tensor, &Source) -> Result<Tensor>,
         most: Option<usize>,
         at: &Source,
     ) -> Result<Tensor>;
@@ -196,7 +196,7 @@ pub(crate) fn concrete(tensor: &Tensor, what: &'static str, at: &Source) -> Resu
 #[cold]
 pub(crate) fn sized_by_data(
     tensor: &Tensor,
-    compute: fn(&Tensor) -> Result<Tensor>,
+    compute: fn(&Tensor, &Source) -> Result<Tensor>,
     most: Option<usize>,
     at: &Source,
 ) -> Result<Tensor> {

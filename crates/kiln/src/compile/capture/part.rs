@@ -213,13 +213,14 @@ impl Session {
     pub(super) fn sized_by_data(
         &mut self,
         operand: &Tensor,
-        compute: fn(&Tensor) -> Result<Tensor>,
+        compute: fn(&Tensor, &Source) -> Result<Tensor>,
         most: Option<usize>,
         at: &Source,
     ) -> Result<Tensor> {
         let from = vec![self.settle(operand, SIZE_OF_DATA, at)?];
+        let line = at.clone();
         let run = move |tensors: &[Tensor]| {
-            let made = no_grad(|| compute(&tensors[0]))?;
+            let made = no_grad(|| compute(&tensors[0], &line))?;
             Ok(Produced { tensors: vec![made.clone()], rest: Vec::new(), whole: Rc::new(made) })
         };
         let Session { recording, driver: Some(driver) } = self else { return Err(Error::Escaped { at: at.clone() }) };

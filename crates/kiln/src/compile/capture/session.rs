@@ -179,7 +179,7 @@ impl Tracer for SessionTracer {
     fn sized_by_data(
         &self,
         tensor: &Tensor,
-        compute: fn(&Tensor) -> Result<Tensor>,
+        compute: fn(&Tensor, &Source) -> Result<Tensor>,
         most: Option<usize>,
         at: &Source,
     ) -> Result<Tensor> {

@@ -266,7 +266,7 @@ impl Tensor {
         let at = Source::caller();
         if self.is_traced() {
             let flags = self.to_dtype_at(DType::Bool, &at)?;
-            return tracer::sized_by_data(&flags, |flags| flags.nonzero(), flags.most_elements(), &at);
+            return tracer::sized_by_data(&flags, |flags, _| flags.nonzero(), flags.most_elements(), &at);
         }
         let flags = self.to_dtype_at(DType::Bool, &at)?.bytes_at(&at)?;
         let mut rows: Vec<i64> = Vec::new();
@@ -282,13 +282,56 @@ impl Tensor {
         Tensor::from_bytes_at(crate::Element::as_bytes(&rows), vec![count, self.rank()], DType::I64, self.device(), &at)
     }
 
+    /// Returns the one element, an integer, as a size: what [`Tensor::item`] reads is a number, and a graph that has it in its shapes is
+    /// for that number alone. In a compiled function the graph ends here, and the size is a symbol of the next: one program is
+    /// for all data.
+    ///
+    /// ```
+    /// use kiln::{DType, Device, Tensor};
+    /// // A padded batch, cut to the longest of its rows.
+    /// let cut = |(x, lengths): &(Tensor, Tensor)| x.narrow(1, 0, lengths.amax(..)?.item_size()?)?.sum(1);
+    /// let fast = kiln::compile(cut);
+    /// let x = Tensor::ones([3, 8], DType::F32, Device::Cpu)?;
+    /// for longest in 2..8 {
+    ///     let lengths = Tensor::new([1, longest, 2i64], Device::Cpu)?;
+    ///     assert_eq!(fast.call(&(x.clone(), lengths))?.to_vec::<f32>()?, [longest as f32; 3]);
+    /// }
+    /// assert_eq!((fast.stats().compiles, fast.stats().branches), (1, 0));
+    /// # Ok::<(), kiln::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn item_size(&self) -> Result<Dim> {
+        let at = Source::caller();
+        if !self.dtype().is_int() || self.dtype() == DType::Bool {
+            return Err(Error::WrongDType { op: "item_size", got: self.dtype(), expected: "integers", at });
+        }
+        if !dim::product(&self.sizes()).equals(Dim::plain(1), &at) {
+            return Err(Error::NotOneElement { shape: self.hint().to_vec(), at });
+        }
+        let rows = match self.is_traced() {
+            true => tracer::sized_by_data(self, Tensor::empty_rows, None, &at)?,
+            false => self.empty_rows(&at)?,
+        };
+        rows.size(0)
+    }
+
+    /// As many rows as the one element says, without elements.
+    fn empty_rows(&self, at: &Source) -> Result<Tensor> {
+        /// More elements than memory has addresses for.
+        const TOO_MANY: i64 = 1 << 48;
+        let count = self.item::<i64>()?;
+        let Some(size) = usize::try_from(count).ok().filter(|_| count < TOO_MANY) else {
+            return Err(Error::BadShape { op: "item_size", sizes: vec![count], at: at.clone() });
+        };
+        Tensor::zeros([size, 0], DType::Bool, self.device())
+    }
+
     /// The places of a mask's true elements in row-major order.
-    fn places(&self) -> Result<Tensor> {
-        let at = Source::default();
-        let flags = self.bytes_at(&at)?;
+    fn places(&self, at: &Source) -> Result<Tensor> {
+        let flags = self.bytes_at(at)?;
         let places: Vec<i64> = (0i64..).zip(&flags).filter(|(_, flag)| **flag != 0).map(|(i, _)| i).collect();
         let (count, bytes) = (places.len(), crate::Element::as_bytes(&places));
-        Tensor::from_bytes_at(bytes, vec![count], DType::I64, self.device(), &at)
+        Tensor::from_bytes_at(bytes, vec![count], DType::I64, self.device(), at)
     }
 
     /// How many elements it has at the most, if that is a number.
@@ -330,7 +373,7 @@ impl Tensor {
         let mask = mask.broadcast_at("masked_select", &self.sizes(), &at)?;
         let index = match mask.is_traced() {
             true => tracer::sized_by_data(&mask, Tensor::places, mask.most_elements(), &at)?,
-            false => mask.places()?,
+            false => mask.places(&at)?,
         };
         self.reshape_to(vec![dim::product(&self.sizes())], &at)?.index_select(0, &index)
     }

@@ -124,7 +124,7 @@ impl Tensor {
         let numbers = Tensor::cat(&[places.clone(), floor], 0)?;
         let empty = match numbers.is_traced() {
             true => tracer::sized_by_data(&numbers, Tensor::zeros_up_to_the_largest, None, &at)?,
-            false => numbers.zeros_up_to_the_largest()?,
+            false => numbers.zeros_up_to_the_largest(&at)?,
         };
         match weights {
             Some(weights) => {
@@ -140,7 +140,7 @@ impl Tensor {
         }
     }
 
-    fn zeros_up_to_the_largest(&self) -> Result<Tensor> {
+    fn zeros_up_to_the_largest(&self, _: &Source) -> Result<Tensor> {
         let largest = self.amax(..)?.item::<i64>()?;
         Tensor::zeros(usize::try_from(largest + 1).unwrap_or(0), DType::I64, self.device())
     }
