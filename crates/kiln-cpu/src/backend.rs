@@ -131,6 +131,7 @@ impl Backend for CpuBackend {
             guarded_operands: true,
             stored_windows: true,
             unrolled_windows: true,
+            separate_windows: true,
             split_phases: true,
             depthwise_products: self.isa != Isa::Portable,
             attention_gradients: true,

@@ -108,6 +108,7 @@ pub const TARGET: Target = Target {
     depthwise_products: false,
     stored_windows: true,
     unrolled_windows: false,
+    separate_windows: false,
     product_order: true,
     attention_gradients: true,
     joined_gradients: false,

@@ -1,6 +1,6 @@
 //! A decomposed op gives what the op gives.
 
-use kiln_ir::decompose::decompose;
+use kiln_ir::decompose::{Ways, decompose, decompose_by};
 use kiln_ir::examples::examples;
 use kiln_ir::{
     BlockFormat, ConvDims, DType, Dim, Error, Graph, HostTensor, NodeId, Op, OpKind, ReduceKind, Scalar, Source,
@@ -59,7 +59,10 @@ fn blocks_come_apart_exactly() {
 
 /// Runs a graph and its decomposition and compares.
 fn check(graph: &Graph, inputs: &[HostTensor], context: &dyn std::fmt::Debug) {
-    let small = decompose(graph, &|_| false).unwrap();
+    check_small(graph, decompose(graph, &|_| false).unwrap(), inputs, context);
+}
+
+fn check_small(graph: &Graph, small: Graph, inputs: &[HostTensor], context: &dyn std::fmt::Debug) {
     small.verify().unwrap();
     assert!(!small.nodes().iter().any(|n| is_large(&n.op)), "{small:?}");
     assert_eq!(small.ty(small.outputs()[0].node), graph.ty(graph.outputs()[0].node));
@@ -123,7 +126,7 @@ fn convolutions_of_every_rank_and_attribute() {
 #[test]
 fn windows_of_every_rank_and_attribute() {
     let mut random = Random(2);
-    let mut checked = 0;
+    let (mut checked, mut separated) = (0, 0);
     for case in 0..1200 {
         let rank = 1 + case % 3;
         let kind = ReduceKind::ALL[random.below(4)];
@@ -133,18 +136,24 @@ fn windows_of_every_rank_and_attribute() {
         }
         let shape: Vec<usize> = (0..rank).map(|_| random.below(7)).collect();
         let dims = WindowDims {
-            size: (0..rank).map(|_| 1 + random.below(3)).collect(),
+            size: (0..rank).map(|_| 1 + random.below(4)).collect(),
             stride: (0..rank).map(|_| 1 + random.below(3)).collect(),
             dilation: (0..rank).map(|_| 1 + random.below(2)).collect(),
             padding: (0..rank).map(|_| (random.below(3), random.below(3))).collect(),
         };
         let inputs = [random.tensor(dtype, &shape)];
         if let Some(graph) = graph_of(&Op::ReduceWindow { kind, dims: dims.clone().into() }, &inputs) {
-            check(&graph, &inputs, &(kind, &dims, &shape, dtype));
+            let context = (kind, &dims, &shape, dtype);
+            check(&graph, &inputs, &context);
+            let ways = Ways { separate_windows: true, ..Ways::default() };
+            let small = decompose_by(&graph, &|_| false, ways).unwrap();
+            let reductions = small.nodes().iter().filter(|node| matches!(node.op, Op::Reduce { .. })).count();
+            check_small(&graph, small, &inputs, &context);
             checked += 1;
+            separated += usize::from(reductions > 1);
         }
     }
-    assert!(checked > 500, "only {checked} cases were valid");
+    assert!(checked > 450 && separated > 40, "only {checked} cases were valid, {separated} an axis at a time");
 }
 
 #[test]

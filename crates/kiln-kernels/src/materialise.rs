@@ -80,6 +80,10 @@ fn is_reduction(op: &Op) -> bool {
 /// (a softmax or a norm over a few elements) is better computed with a row.
 pub(crate) fn inline_reductions(graph: &Graph, target: Target) -> Vec<u32> {
     let (uses, mut repeated) = count_uses(graph, target);
+    if target.separate_windows {
+        // Windows that overlap read what a kernel of its own computes: its reductions may be short.
+        repeated = broadcast(graph);
+    }
     for (id, node) in graph.iter().rev() {
         if repeated[id.index()] && (node.op.is_pointwise() || node.op.is_view()) {
             node.operands.iter().for_each(|o| repeated[o.index()] = true);
@@ -134,7 +138,10 @@ pub(crate) fn choose(
     let count = graph.nodes().len();
     let (uses, repeated) = count_uses(graph, options.target);
     let windowed = if options.target.stored_windows { read_in_windows(graph) } else { vec![false; count] };
-    let mut materialised = vec![false; count];
+    let mut materialised = match options.target.separate_windows {
+        true => reduced_twice(graph, inline_counts),
+        false => vec![false; count],
+    };
     required.iter().for_each(|id| materialised[id.index()] = true);
     graph.outputs().iter().for_each(|output| materialised[output.node.index()] = true);
     mark_operands(graph, inline_counts, options.target, &mut materialised);
@@ -305,6 +312,42 @@ fn count_uses(graph: &Graph, target: Target) -> (Vec<usize>, Vec<bool>) {
         }
     }
     (uses, repeated)
+}
+
+/// For each node whether each of its elements is read repeatedly, but for windows that overlap.
+fn broadcast(graph: &Graph) -> Vec<bool> {
+    let mut repeated = vec![false; graph.nodes().len()];
+    for (id, node) in graph.iter().rev() {
+        for (n, &operand) in node.operands.iter().enumerate() {
+            repeated[operand.index()] |= match &node.op {
+                Op::Expand { shape } => *shape != graph.ty(operand).shape,
+                Op::Gather { .. } => n == 0,
+                op => repeated[id.index()] && (op.is_view() || matches!(op, Op::Pad { .. })),
+            };
+        }
+    }
+    repeated
+}
+
+/// For each node whether it is a reduction of a few elements whose result another one combines, and these are many elements together: each is
+/// better computed by itself.
+fn reduced_twice(graph: &Graph, inline_counts: &[u32]) -> Vec<bool> {
+    let mut times = vec![1u32; graph.nodes().len()];
+    let mut twice = vec![false; graph.nodes().len()];
+    for (id, node) in graph.iter().rev() {
+        let (at, own) = (id.index(), inline_counts[id.index()].max(1));
+        twice[at] = own > 1 && times[at] > 1 && i64::from(own.saturating_mul(times[at])) > cost::SHORT_ROW;
+        let passes = node.op.is_pointwise() || node.op.is_view() || matches!(node.op, Op::Pad { .. }) || own > 1;
+        let inside = match passes {
+            true if twice[at] => own,
+            true => own.saturating_mul(times[at]),
+            false => 1,
+        };
+        for operand in &node.operands {
+            times[operand.index()] = times[operand.index()].max(inside);
+        }
+    }
+    twice
 }
 
 /// For each node whether windows that overlap read it, through views and padding.

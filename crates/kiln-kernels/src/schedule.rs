@@ -34,6 +34,8 @@ pub struct Target {
     pub stored_windows: bool,
     /// Sums of products under a window (depthwise convolutions) are computed one by one, without a loop over the window.
     pub unrolled_windows: bool,
+    /// Windows over several axes are reduced an axis at a time where that takes less, and so are reductions of reductions of a few elements.
+    pub separate_windows: bool,
     /// Temporaries that products store, and those computed from them element by element, lie in the order of the product's axes:
     /// what a convolution gives has its channels last.
     pub product_order: bool,

@@ -1,9 +1,9 @@
 //! Convolutions for a target whose products read through padding: what the interpreter gives, and no copy of what is padded.
 
 use kiln_ir::build::{self, Emit, GraphBuilder};
-use kiln_ir::decompose::{decompose, decompose_into_products};
+use kiln_ir::decompose::{Ways, decompose, decompose_by};
 use kiln_ir::examples::Random;
-use kiln_ir::{ConvDims, DType, Graph, HostTensor, Op, TensorType, Tolerance, interpret};
+use kiln_ir::{ConvDims, DType, Graph, HostTensor, Op, ReduceKind, TensorType, Tolerance, WindowDims, interpret};
 use kiln_kernels::kernel::{InstKind, KernelBody, MatmulBody, Prologue};
 use kiln_kernels::{InputLayout, Schedule, ScheduleOptions, Target, reference, schedule};
 
@@ -231,7 +231,8 @@ fn small_windows_of_many_channels_stay_products() {
         let w = b.input(TensorType::fixed(DType::F32, &case.w)).unwrap();
         let y = b.emit(Op::Conv(case.dims.clone().into()), &[x, w]).unwrap();
         b.output(y);
-        let graph = kiln_passes::run(decompose_into_products(&b.finish(), &|_| false).unwrap()).unwrap();
+        let ways = Ways { depthwise_products: true, ..Ways::default() };
+        let graph = kiln_passes::run(decompose_by(&b.finish(), &|_| false, ways).unwrap()).unwrap();
         let schedule = check_for(target, &graph, false);
         let has = schedule.steps.iter().any(|step| matches!(step.kernel.body, KernelBody::Matmul(_)));
         assert_eq!(has, is_product, "{:?}: {schedule}", case.x);
@@ -299,5 +300,43 @@ fn reductions_read_results_in_their_own_order() {
         let graph = kiln_passes::run(decompose(&b.finish(), &|_| false).unwrap()).unwrap();
         assert_eq!(stores_pixels(&check(&graph, false)), [true], "{reads} reads, {biased}");
         assert_eq!(stores_pixels(&check(&graph, true)), [false], "{reads} reads, {biased}, channels last");
+    }
+}
+
+/// Large windows, and small ones that overlap in both axes, are reduced an axis at a time, each by a kernel that has no loop over the window;
+/// others at once. What reductions of reductions combine is stored in between, if it is many elements together.
+#[test]
+fn windows_are_reduced_an_axis_at_a_time() {
+    let target = Target { stored_windows: true, separate_windows: true, ..Target::default() };
+    for (size, stride, padding, wanted) in [
+        ([5, 5], [1, 1], 2, 2),
+        ([3, 3], [1, 1], 1, 2),
+        ([4, 4], [4, 4], 0, 2),
+        ([3, 3], [2, 2], 1, 1),
+        ([2, 2], [2, 2], 0, 1),
+        ([4, 12], [4, 12], 0, 1),
+    ] {
+        for (kind, dtype) in
+            [(ReduceKind::Max, DType::F32), (ReduceKind::Sum, DType::F32), (ReduceKind::Max, DType::Bf16)]
+        {
+            let dims = WindowDims {
+                size: [1, 1].into_iter().chain(size).collect(),
+                stride: [1, 1].into_iter().chain(stride).collect(),
+                dilation: vec![1; 4],
+                padding: [(0, 0), (0, 0), (padding, padding), (padding, padding)].to_vec(),
+            };
+            let mut b = GraphBuilder::new();
+            let x = b.input(TensorType::fixed(dtype, &[2, 3, 12, 12])).unwrap();
+            let y = b.emit(Op::ReduceWindow { kind, dims: dims.into() }, &[x]).unwrap();
+            b.output(y);
+            let ways = Ways { separate_windows: true, ..Ways::default() };
+            let graph = kiln_passes::run(decompose_by(&b.finish(), &|_| false, ways).unwrap()).unwrap();
+            let schedule = check_for(target, &graph, false);
+            let loops = schedule.steps.iter().flat_map(|step| step.kernel.bodies());
+            let is_short = |body: &KernelBody| matches!(body, KernelBody::Loop(body) if body.row.is_empty());
+            let short = loops.filter(|body| is_short(body)).count();
+            assert_eq!(schedule.steps.len(), wanted, "{size:?} {stride:?}: {schedule}");
+            assert!(wanted == 1 || short == 2, "{size:?} {stride:?}: {schedule}");
+        }
     }
 }

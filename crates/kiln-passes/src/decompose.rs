@@ -2,7 +2,7 @@
 //! kernel for them — into those that there are kernels for.
 
 use crate::{Options, Rewritten};
-use kiln_ir::decompose::{has_bounds, masks_of_bounds};
+use kiln_ir::decompose::{Ways, decompose_by, has_bounds, masks_of_bounds};
 use kiln_ir::{Error, Graph, Op};
 
 /// The pass.
@@ -23,9 +23,6 @@ pub(crate) fn run(graph: Graph, options: &Options) -> Result<Rewritten, Error> {
     }
     let graph = if options.split_phases { kiln_ir::decompose::split_phases(&graph)? } else { graph };
     let keep = |op: &Op| !rewritten(op);
-    let graph = match options.depthwise_products {
-        true => kiln_ir::decompose::decompose_into_products(&graph, &keep)?,
-        false => kiln_ir::decompose::decompose(&graph, &keep)?,
-    };
-    Ok(Rewritten { graph, changed: true })
+    let ways = Ways { depthwise_products: options.depthwise_products, separate_windows: options.separate_windows };
+    Ok(Rewritten { graph: decompose_by(&graph, &keep, ways)?, changed: true })
 }

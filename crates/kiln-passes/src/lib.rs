@@ -68,6 +68,8 @@ pub struct Options {
     pub split_phases: bool,
     /// Depthwise convolutions are products, a channel each, and not sums; off by default.
     pub depthwise_products: bool,
+    /// Windows over several axes are reduced an axis at a time where that takes less; off by default.
+    pub separate_windows: bool,
 }
 
 impl Default for Options {
@@ -78,6 +80,7 @@ impl Default for Options {
             keep_bounds: false,
             split_phases: false,
             depthwise_products: false,
+            separate_windows: false,
         }
     }
 }

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!  conv           pad → unfold each spatial axis → dot
-//!  reduce_window  pad with the identity → unfold each axis → reduce
+//!  reduce_window  pad with the identity → unfold each axis → reduce; or an axis at a time
 //!  dequantize     shifts and masks of the bytes, times the scales
 //!  attention      dot → scale, mask → exp(x − max) → dot → divide by the sum; its gradients from the weights
 //! ```
@@ -18,7 +18,9 @@ use crate::build::{
     Built, Emit, GraphBuilder, add, along_axis, broadcast_to, cast, dequantize_by_parts, iota, mul, mul_scalar,
     permute, reshape, slice_axis, squeeze, sum,
 };
-use crate::{ConvDims, DType, Dim, DotDims, Error, Graph, Node, NodeId, Op, ReduceKind, Scalar, WindowDims};
+use crate::{
+    ConvDims, DType, Dim, DotDims, Error, Graph, Node, NodeId, Op, ReduceKind, Scalar, TensorType, WindowDims,
+};
 
 /// The graph with every convolution, window, attention and block rewritten, but for those for which `keep` returns true.
 /// Inputs, outputs, updates and source lines stay; a graph without such ops is returned unchanged.
@@ -36,16 +38,22 @@ use crate::{ConvDims, DType, Dim, DotDims, Error, Graph, Node, NodeId, Op, Reduc
 /// assert!(small.nodes().iter().all(|n| !matches!(n.op, Op::Conv(_))));
 /// ```
 pub fn decompose(graph: &Graph, keep: &dyn Fn(&Op) -> bool) -> Result<Graph, Error> {
-    rewrite(graph, keep, false)
+    decompose_by(graph, keep, Ways::default())
 }
 
-/// The same with depthwise convolutions of floats as products, a channel each, instead of sums of products: for targets that have code for
-/// convolutions of groups.
-pub fn decompose_into_products(graph: &Graph, keep: &dyn Fn(&Op) -> bool) -> Result<Graph, Error> {
-    rewrite(graph, keep, true)
+/// What large ops become where there are several ways.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Ways {
+    /// Depthwise convolutions of floats are products, a channel each, instead of sums of products: for targets that have code for
+    /// convolutions of groups.
+    pub depthwise_products: bool,
+    /// Windows over several axes are reduced an axis at a time where that takes fewer loads, and where they are so large that a loop would
+    /// go over each.
+    pub separate_windows: bool,
 }
 
-fn rewrite(graph: &Graph, keep: &dyn Fn(&Op) -> bool, products: bool) -> Result<Graph, Error> {
+/// [`decompose`], with a choice where there are several ways.
+pub fn decompose_by(graph: &Graph, keep: &dyn Fn(&Op) -> bool, ways: Ways) -> Result<Graph, Error> {
     let is_large =
         |op: &Op| op.is_attention() || matches!(op, Op::Conv(_) | Op::ReduceWindow { .. } | Op::Dequantize { .. });
     if !graph.nodes().iter().any(|n| is_large(&n.op) && !keep(&n.op)) {
@@ -59,8 +67,14 @@ fn rewrite(graph: &Graph, keep: &dyn Fn(&Op) -> bool, products: bool) -> Result<
         let id = match (&node.op, &operands[..]) {
             (Op::Input { .. }, _) => b.input(node.ty.clone())?,
             (op, _) if keep(op) => b.emit(op.clone(), &operands)?,
-            (Op::Conv(dims), &[x, w]) => conv(&mut b, dims, x, w, &node.ty.shape, products)?,
-            (Op::ReduceWindow { kind, dims }, &[x]) => reduce_window(&mut b, *kind, dims, x, &node.ty.shape)?,
+            (Op::Conv(dims), &[x, w]) => conv(&mut b, dims, x, w, &node.ty.shape, ways.depthwise_products)?,
+            (Op::ReduceWindow { kind, dims }, &[x]) => {
+                let separate = ways.separate_windows && is_separate(*kind, dims, &node.ty);
+                match separate {
+                    true => reduce_window_by_axes(&mut b, *kind, dims, x, &node.ty.shape)?,
+                    false => reduce_window(&mut b, *kind, dims, x, &node.ty.shape)?,
+                }
+            }
             (Op::Attention { causal, scale, .. }, [q, k, v, mask @ ..]) => {
                 let scores = AttentionScores { causal: *causal, scale: *scale, q, k, mask: mask.first() };
                 attention::attention(&mut b, &scores, v)?
@@ -323,4 +337,50 @@ fn reduce_window(
     }
     let y = b.emit(Op::Reduce { kind, axes: axes.clone() }, &[y])?;
     squeeze(b, &y, &axes)
+}
+
+/// Elements of a window that are combined one by one, without a loop over the window.
+const SHORT_WINDOW: usize = 9;
+
+/// Whether windows over several axes are reduced an axis at a time. Short floats are not: they would be rounded in between.
+fn is_separate(kind: ReduceKind, dims: &WindowDims, result: &TensorType) -> bool {
+    let long: Vec<usize> = (0..dims.size.len()).filter(|&axis| dims.size[axis] > 1).collect();
+    let rounds = result.dtype.is_float() && result.dtype.size_in_bits() < 32;
+    let exact = matches!(kind, ReduceKind::Max | ReduceKind::Min);
+    let (Some((&last, before)), true) = (long.split_last(), exact || !rounds) else { return false };
+    // What is left of the last axis would be no vector: whole rows are one sum.
+    if before.is_empty() || result.shape[last].is_one() {
+        return false;
+    }
+    let together: usize = long.iter().map(|&axis| dims.size[axis]).fold(1, usize::saturating_mul);
+    // Loads of each result: of the last axis, and of as many results of the axes before as it goes on by, which are stored and loaded.
+    let mut apart = dims.size[last];
+    let mut results = 1;
+    for (&axis, &after) in before.iter().zip(&long[1..]).rev() {
+        results *= dims.stride[after].min(dims.size[after]);
+        apart += results * (dims.size[axis] + 2);
+    }
+    together > SHORT_WINDOW || apart < together
+}
+
+/// The same an axis at a time, the outermost first: the rows of its results are as long as those of the operand.
+fn reduce_window_by_axes(
+    b: &mut GraphBuilder,
+    kind: ReduceKind,
+    dims: &WindowDims,
+    x: NodeId,
+    out: &[Dim],
+) -> Result<NodeId, Error> {
+    let rank = dims.size.len();
+    let mut y = x;
+    for axis in 0..rank {
+        let one = |all: &[usize]| (0..rank).map(|other| if other == axis { all[axis] } else { 1 }).collect();
+        let padding = (0..rank).map(|other| if other == axis { dims.padding[axis] } else { (0, 0) }).collect();
+        let along =
+            WindowDims { size: one(&dims.size), stride: one(&dims.stride), dilation: one(&dims.dilation), padding };
+        let mut shape = b.ty(&y).shape;
+        shape[axis] = out[axis].clone();
+        y = reduce_window(b, kind, &along, y, &shape)?;
+    }
+    Ok(y)
 }

@@ -11,6 +11,7 @@ pub const GPU: Target = Target {
     depthwise_products: false,
     stored_windows: true,
     unrolled_windows: false,
+    separate_windows: false,
     product_order: true,
     attention_gradients: true,
     joined_gradients: false,

@@ -193,6 +193,7 @@ fn passes(unit: &Unit<'_>, graph: Graph, observe: Observe<'_>) -> Result<Graph> 
         keep_bounds: target.visible_keys,
         split_phases: target.split_phases,
         depthwise_products: target.depthwise_products,
+        separate_windows: target.separate_windows,
         ..Default::default()
     };
     match (unit.options.no_passes, Pass::named("decompose")) {
