@@ -74,13 +74,11 @@ impl Job<'_> {
         let whole_rows = self.index.strides[tail.clone()].iter().zip(inner).all(|(&s, &n)| s == 0 || n == 1)
             && is_row_major(inner, &self.updates.strides[tail.clone()])
             && is_row_major(inner, &self.output.strides[tail]);
-        let run_job = |job: usize| {
-            let (line, cut) = (job / cuts, job % cuts);
-            let part = after * cut / cuts..after * (cut + 1) / cuts;
+        let run_lines = |lines: Range<usize>, part: Range<usize>| {
             let outer_shape = &self.updates_shape[..self.axis];
             let (i, u, o) = (&self.index.strides, &self.updates.strides, &self.output.strides);
             let head = ..self.axis;
-            visit(outer_shape, [&i[head], &u[head], &o[head]], line, line + 1, |_, offsets| {
+            visit(outer_shape, [&i[head], &u[head], &o[head]], lines.start, lines.end, |_, offsets| {
                 let fault = match (whole_rows && after > 1, reduction) {
                     // SAFETY: passed on from the caller.
                     (true, _) => unsafe { self.rows::<T, I>(offsets, part.clone(), reduction) },
@@ -106,8 +104,13 @@ impl Job<'_> {
         };
         let chunks = if total < 16384 { 1 } else { jobs.min(threads * 4) };
         crate::pool::run(chunks, threads, &|chunk| {
-            for job in jobs * chunk / chunks..jobs * (chunk + 1) / chunks {
-                run_job(job);
+            let part = jobs * chunk / chunks..jobs * (chunk + 1) / chunks;
+            if cuts == 1 {
+                return run_lines(part, 0..after);
+            }
+            for job in part {
+                let (line, cut) = (job / cuts, job % cuts);
+                run_lines(line..line + 1, after * cut / cuts..after * (cut + 1) / cuts);
             }
         });
         match bad.into_inner() {
