@@ -133,6 +133,21 @@ impl<F, A: Bundle, R: Bundle, E: From<Error>> Compiled<F, A, R, E> {
         self.fall_back(eager)
     }
 
+    /// Runs the function itself from its beginning, after a program met a new outcome beyond its limit.
+    fn run_after_miss(
+        &self,
+        entry: Option<&Entry<R>>,
+        start: Option<Instant>,
+        eager: &impl Fn() -> Result<R, E>,
+    ) -> Result<R, E> {
+        let Some(entry) = entry else { return self.run_limited(eager) };
+        entry.limit_record.miss(start.map(|start| start.elapsed()));
+        let start = Instant::now();
+        let result = self.run_limited(eager);
+        entry.limit_record.note_own(start.elapsed());
+        result
+    }
+
     #[cold]
     pub(super) fn fall_back(&self, eager: &impl Fn() -> Result<R, E>) -> Result<R, E> {
         self.fallbacks.fetch_add(1, Ordering::Relaxed);
@@ -199,15 +214,16 @@ impl<F, A: Bundle, R: Bundle, E: From<Error>> Compiled<F, A, R, E> {
     {
         let mut rest;
         let mut node = from;
-        let start = entry.filter(|entry| entry.limit_record.is_fresh()).map(|_| Instant::now());
+        let start = entry.filter(|entry| entry.limit_record.wants_time()).map(|_| Instant::now());
         let mut is_fresh = false;
         loop {
             node = match execution.go(node, at)? {
                 Reached::Returned(returned) => {
                     if let Some(entry) = entry {
+                        let took = start.map(|start| start.elapsed());
                         match is_fresh {
-                            true => entry.limit_record.note_fresh(start.map(|start| start.elapsed())),
-                            false => entry.limit_record.hit(),
+                            true => entry.limit_record.note_fresh(took),
+                            false => entry.limit_record.hit(took),
                         }
                     }
                     return (ends.finish)(&execution, &returned, leaves);
@@ -218,10 +234,7 @@ impl<F, A: Bundle, R: Bundle, E: From<Error>> Compiled<F, A, R, E> {
                     if is_over {
                         self.reach(&reason, || guard.news(), at);
                         if execution.may_start_again() {
-                            if let Some(entry) = entry {
-                                entry.limit_record.miss();
-                            }
-                            return self.run_limited(&ends.eager);
+                            return self.run_after_miss(entry, start, &ends.eager);
                         }
                         // What it changed so far cannot be done twice: this call is captured to its end, the next begins eagerly.
                         if let Some(entry) = entry {

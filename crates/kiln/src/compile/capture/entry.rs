@@ -5,7 +5,7 @@ use super::compiled::{ProgramSummary, SegmentSummary, shapes_of};
 use super::driver::OwnGradients;
 use super::dynamic::Plan;
 use super::guard::{self, Guard};
-use super::limits::LimitRecord;
+use super::limit_record::LimitRecord;
 use super::segment::SegmentGraph;
 use super::sizes::Sizes;
 use super::tree::{BranchGuard, Execution, Node, Returned, SIZE_OF_DATA, TraceStep};

@@ -17,7 +17,7 @@ use crate::tensor::bundle::Leaf;
 use kiln_ir::Source;
 use kiln_runtime::event::{self, Event};
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -147,109 +147,6 @@ impl Limits {
     }
 }
 
-/// How the calls of one program fare that has reached a limit at a line it reads.
-#[derive(Default)]
-pub(super) struct LimitRecord {
-    /// Calls in a row that met a new outcome; [`ALWAYS`] where the function has to run from its beginning.
-    misses: AtomicU32,
-    /// Calls since that ran the function itself.
-    skipped: AtomicU32,
-    /// Calls in a row with a new outcome that needed no new code, and the least nanoseconds that such a call and one of the function itself took.
-    fresh: AtomicU32,
-    measured: AtomicU32,
-    captured: AtomicU64,
-    eager: AtomicU64,
-}
-
-/// Calls with a new outcome but no new code after which the function itself is measured beside them, and how many times.
-const FRESH: u32 = 8;
-const MEASURED: u32 = 5;
-const ALWAYS: u32 = u32::MAX;
-/// Misses in a row after which a program is tried only now and then.
-const MISSES: u32 = 4;
-/// One call in so many tries it then.
-const TRIED_EVERY: u32 = 32;
-
-impl LimitRecord {
-    /// Whether the function itself is to run, without trying the program.
-    #[inline]
-    pub(super) fn is_eager(&self) -> bool {
-        match self.misses.load(Ordering::Relaxed) {
-            0..MISSES => false,
-            ALWAYS => true,
-            _ => !(self.skipped.fetch_add(1, Ordering::Relaxed) + 1).is_multiple_of(TRIED_EVERY),
-        }
-    }
-
-    /// Whether calls meet new outcomes that need no new code.
-    #[inline]
-    pub(super) fn is_fresh(&self) -> bool {
-        self.fresh.load(Ordering::Relaxed) > 0
-    }
-
-    /// Whether the function itself is to be measured at this call.
-    #[inline]
-    pub(super) fn wants_measure(&self) -> bool {
-        self.fresh.load(Ordering::Relaxed) >= FRESH && self.measured.load(Ordering::Relaxed) < MEASURED
-    }
-
-    /// A call with a new outcome took so long, without new code.
-    pub(super) fn note_fresh(&self, took: Option<Duration>) {
-        self.fresh.fetch_add(1, Ordering::Relaxed);
-        if let Some(took) = took {
-            keep_least(&self.captured, took);
-        }
-        self.decide();
-    }
-
-    /// The function itself took so long.
-    pub(super) fn note_eager(&self, took: Duration) {
-        self.measured.fetch_add(1, Ordering::Relaxed);
-        keep_least(&self.eager, took);
-        self.decide();
-    }
-
-    /// Where the function itself is faster than being captured again, it runs.
-    fn decide(&self) {
-        let (captured, eager) = (self.captured.load(Ordering::Relaxed), self.eager.load(Ordering::Relaxed));
-        let is_usual = self.fresh.load(Ordering::Relaxed) >= FRESH;
-        if is_usual && self.measured.load(Ordering::Relaxed) >= MEASURED && eager < captured {
-            self.misses.fetch_max(MISSES, Ordering::Relaxed);
-        }
-    }
-
-    /// A call met a new outcome beyond a limit.
-    pub(super) fn miss(&self) {
-        let misses = self.misses.load(Ordering::Relaxed);
-        self.misses.store(misses.saturating_add(1).min(ALWAYS - 1).max(misses), Ordering::Relaxed);
-    }
-
-    /// A call did, and what it had changed by then cannot be done twice: from now on the function runs from its beginning.
-    pub(super) fn give_up(&self) {
-        self.misses.store(ALWAYS, Ordering::Relaxed);
-    }
-
-    /// A call found its way.
-    #[inline]
-    pub(super) fn hit(&self) {
-        if !matches!(self.misses.load(Ordering::Relaxed), 0 | ALWAYS) {
-            self.misses.store(0, Ordering::Relaxed);
-        }
-        if self.is_fresh() {
-            self.fresh.store(0, Ordering::Relaxed);
-        }
-    }
-}
-
-/// Keeps the least of durations; zero stands for none.
-fn keep_least(least: &AtomicU64, took: Duration) {
-    let took = (took.as_nanos() as u64).max(1);
-    let before = least.load(Ordering::Relaxed);
-    if before == 0 || took < before {
-        least.store(took, Ordering::Relaxed);
-    }
-}
-
 impl<F, A, R, E> Compiled<F, A, R, E> {
     /// The program that comes nearest to these parts, the part of it that fails, and the sizes of its symbols.
     #[allow(clippy::type_complexity)]
@@ -364,7 +261,7 @@ fn way_out(reason: &Reason, dynamic: &Dynamic, has_break: bool) -> String {
              loop over a size is another graph at each, where `kiln::scan` is one for all"
         }
         Reason::Part { failed: Failed::Strides, .. } => {
-            "strides are a program's where no sizes say what they are (reversed axes, parts of tensors of any size): call \
+            "strides are a program's where no sizes say what they are (columns of matrices of any width, axes that turn round): call \
              `contiguous` before the call"
         }
         Reason::Part { failed: Failed::Value, .. } => {
@@ -373,8 +270,8 @@ fn way_out(reason: &Reason, dynamic: &Dynamic, has_break: bool) -> String {
         Reason::Parts => "stack tensors whose number changes into one tensor, and pad it with Options::buckets",
         Reason::Check(_) => "compare tensors there and not sizes, or declare the range of the size (Dynamic::range)",
         Reason::Outcome(_) => {
-            "compare before you read (`gt(0.0)?.item::<bool>()` has two outcomes), keep to tensors (`where_`, `kiln::cond`), or call the \
-             part that reads through `kiln::disable`"
+            "compare before you read (`gt(0.0)?.item::<bool>()` has two outcomes), read what becomes a size by `item_size`, keep to tensors \
+             (`where_`, `kiln::cond`), or call the part that reads through `kiln::disable`"
         }
         Reason::State => "keep what takes many values in a Var instead of a Setting",
         Reason::Length => "do more between two reads of elements, or compile the body of the loop instead",
@@ -412,39 +309,5 @@ mod tests {
         assert!(limits.is_over(&reason, 16, true) && !limits.is_over(&reason, 16, false));
         limits.save(30_000);
         assert!(!limits.is_over(&reason, 16, true));
-    }
-
-    #[test]
-    fn new_outcomes_run_the_faster_way() {
-        let (slow, fast) = (Duration::from_micros(20), Duration::from_micros(10));
-        for (captured, eager) in [(slow, fast), (fast, slow)] {
-            let record = LimitRecord::default();
-            record.note_fresh(None);
-            (1..FRESH).for_each(|_| record.note_fresh(Some(captured)));
-            for _ in 0..MEASURED {
-                assert!(record.wants_measure() && !record.is_eager());
-                record.note_eager(eager);
-            }
-            assert!(!record.wants_measure());
-            assert_eq!(record.is_eager(), eager < captured);
-            // Now and then a new one among outcomes that are known is no reason.
-            record.hit();
-            record.note_fresh(Some(captured));
-            assert!(!record.is_eager());
-        }
-    }
-
-    #[test]
-    fn a_program_that_is_never_hit_is_tried_now_and_then() {
-        let limit_record = LimitRecord::default();
-        (0..MISSES).for_each(|_| limit_record.miss());
-        let tried = (0..320).filter(|_| !limit_record.is_eager()).count();
-        assert_eq!(tried, 10);
-        limit_record.hit();
-        assert!(!limit_record.is_eager());
-        limit_record.give_up();
-        limit_record.hit();
-        limit_record.miss();
-        assert!((0..100).all(|_| limit_record.is_eager()));
     }
 }

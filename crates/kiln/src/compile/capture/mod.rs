@@ -32,6 +32,7 @@ mod entry;
 mod explain;
 mod guard;
 mod held_bytes;
+mod limit_record;
 mod limits;
 mod loops;
 mod make;
