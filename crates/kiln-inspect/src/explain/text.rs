@@ -165,7 +165,20 @@ fn write_segment(f: &mut fmt::Formatter<'_>, number: usize, segment: &Segment, c
             Bytes(segment.arena_bytes as u64)
         )?;
     }
-    list(f, "not fused", &segment.not_fused, |pair| segment.describe(pair))
+    list(f, "not fused", &alike(&segment.not_fused), |(pair, others)| segment.describe(pair, *others))
+}
+
+/// Of the pairs with one value and one reason the first, and how many others there are.
+fn alike(pairs: &[NotFused]) -> Vec<(&NotFused, usize)> {
+    let mut found: Vec<(&NotFused, usize)> = Vec::new();
+    for pair in pairs {
+        let same = |known: &&mut (&NotFused, usize)| known.0.producer == pair.producer && known.0.reason == pair.reason;
+        match found.iter_mut().find(same) {
+            Some((_, others)) => *others += 1,
+            None => found.push((pair, 0)),
+        }
+    }
+    found
 }
 
 /// Columns of the table of kernels beside their labels.
@@ -220,15 +233,16 @@ pub(super) fn share(kernel: &Kernel, all: Duration) -> f64 {
 }
 
 impl Segment {
-    /// Describes why two nodes were not fused.
-    fn describe(&self, pair: &NotFused) -> String {
+    /// Describes why a value and a reader of it, and so many others, were not fused.
+    fn describe(&self, pair: &NotFused, others: usize) -> String {
         let node = |id: kiln_ir::NodeId| {
             let node = self.graph.node(id);
             let at = if node.source.is_unknown() { String::new() } else { format!(" at {}", node.source) };
             format!("{id} {}{at}", node.op.kind().name())
         };
         let bytes = pair.bytes.map_or(String::new(), |bytes| format!(" ({} through memory)", Bytes(bytes)));
-        format!("{} and {}: {}{bytes}", node(pair.producer), node(pair.consumer), pair.reason)
+        let more = if others == 0 { String::new() } else { format!(" (and {others} more)") };
+        format!("{} and {}{more}: {}{bytes}", node(pair.producer), node(pair.consumer), pair.reason)
     }
 }
 
