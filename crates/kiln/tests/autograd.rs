@@ -3,7 +3,7 @@
 
 use kiln::{DType, Device, Error, Result, Tensor, Var, no_grad, run_eagerly};
 use kiln_ir::examples::{Random, examples};
-use kiln_ir::{Graph, HostTensor, Op, OpKind, Symbol, interpret};
+use kiln_ir::{Graph, HostTensor, OpKind, Symbol, interpret};
 use kiln_passes::{Derivative, DifferentiateOptions, Seeds, derivative, differentiate, is_differentiable};
 use std::collections::BTreeMap;
 

@@ -66,7 +66,7 @@ fn a_function_with_a_break_over_many_static_sizes() {
     assert!(fix.contains("Options::buckets") && fix.contains("recompile_limit"), "{fix}");
 }
 
-/// Numbers among the arguments are part of a program: 1000 of 1000 before there was a limit.
+/// Numbers among the arguments that change are data: 1000 programs of 1000 before there was a limit, then 16 and eager calls.
 #[test]
 fn numbers_that_change() {
     let floats = compile(|(x, by): &(Tensor, f64)| x.mul(*by)?.add(1.0));
@@ -80,19 +80,58 @@ fn numbers_that_change() {
         }
     });
     for stats in [floats.stats(), ints.stats()] {
-        assert_eq!((stats.compiles, stats.limited, stats.limits), (16, 984, 1), "{stats:?}");
+        assert_eq!((stats.compiles, stats.limits), (3, 0), "{stats:?}");
     }
-    assert_eq!(heard.len(), 2);
-    assert!(heard[0].1.contains("part 1 of the arguments is 16.0, not"), "{heard:?}");
-    assert!(heard[0].2.contains("as a tensor"), "{heard:?}");
+    assert!(heard.is_empty(), "{heard:?}");
     // What is there is used on, and after a reset all begins anew.
     let before = floats.stats().hits;
-    floats.call(&(x.clone(), 3.0)).unwrap();
+    floats.call(&(x.clone(), 1.0)).unwrap();
     assert_eq!(floats.stats().hits, before + 1);
     floats.reset();
     floats.call(&(x.clone(), 5000.0)).unwrap();
     floats.call(&(x, 5001.0)).unwrap();
-    assert_eq!(floats.stats().compiles, 18);
+    assert_eq!(floats.stats().compiles, 5);
+}
+
+/// Where a function decides by a number among its arguments, each way is captured; where the number is in shapes, each is another graph, and
+/// there are limits; with sizes that change beside it, and gradients.
+#[test]
+fn numbers_that_decide() -> Result<()> {
+    let steps = |(x, by): &(Tensor, f64)| -> Result<Tensor> {
+        let y = x.mul(*by)?.exp()?;
+        if *by > 0.5 { y.sub(*by)?.sum(0) } else { y.add(2.0 * *by)?.tanh()?.sum(0) }
+    };
+    let fast = compile(steps);
+    for turn in 0..200u64 {
+        let x = Generator::new(turn).rand([3 + (turn as usize * 7) % 11, 4], DType::F32, Device::Cpu)?.requires_grad();
+        let by = (turn * 37 % 101) as f64 / 101.0;
+        let (eager, compiled) = (steps(&(x.clone(), by))?, fast.call(&(x.clone(), by))?);
+        assert!(compiled.allclose(&eager, 1e-5, 1e-5)?, "{turn}");
+        let of = |y: &Tensor| -> Result<Tensor> { Ok(y.sum(..)?.gradients(&[&x])?.get(&x).unwrap().clone()) };
+        assert!(of(&compiled)?.allclose(&of(&eager)?, 1e-5, 1e-5)?, "{turn}");
+    }
+    let stats = fast.stats();
+    assert!(stats.compiles <= 6 && stats.limits == 0, "{stats:?}");
+
+    let cut = |(x, length): &(Tensor, i64)| x.narrow(0, 0, *length)?.sum(..);
+    let fast = compile(cut);
+    let x = Tensor::ones(200, DType::F32, Device::Cpu)?;
+    let heard = limits_heard(|| {
+        for length in 1..200 {
+            assert_eq!(fast.call(&(x.clone(), length)).unwrap().item::<f32>().unwrap(), length as f32);
+        }
+    });
+    let [(_, guard, fix, _)] = &heard[..] else { panic!("{heard:?}") };
+    assert!(guard.contains("part 1 of the arguments is a number") && fix.contains("as a tensor"), "{heard:?}");
+    assert!(fast.stats().limited > 150, "{:?}", fast.stats());
+
+    // A break is none, and under `fullgraph` there is a program for each number.
+    let whole = compile_with(|(x, by): &(Tensor, f64)| x.mul(*by), Options { fullgraph: true, ..Options::default() });
+    for by in 0..10 {
+        whole.call(&(x.clone(), by as f64))?;
+    }
+    assert_eq!(whole.stats().compiles, 10);
+    Ok(())
 }
 
 /// A recurrent network that is unrolled: another graph at each length, 300 programs before there was a limit.
@@ -153,13 +192,13 @@ fn outcomes_that_are_always_new() {
     let [(programs, guard, fix, at)] = &heard[..] else { panic!("{heard:?}") };
     assert_eq!((*programs, *at), (16, line));
     assert!(guard.contains("reads a tensor's element") && fix.contains("item::<bool>()"), "{guard}; {fix}");
-    // An outcome that has its branch is found again, soon.
+    // An outcome that has its branch is found again, sooner or later by what a call that finds none costs.
     let hits = fast.stats().hits;
-    for _ in 0..100 {
+    for _ in 0..1000 {
         fast.call(&t(&[3.0, 0.5])).unwrap();
     }
     let stats = fast.stats();
-    assert!(stats.hits - hits >= 100 - 32 && stats.branches == 15, "{stats:?}");
+    assert!(stats.hits - hits >= 500 && stats.branches == 15, "{stats:?}");
 }
 
 /// A call that has changed a variable before it meets its limit cannot begin again; nothing is done twice, nothing is left out.
@@ -218,7 +257,7 @@ fn the_limit_is_an_option() {
     for turn in 0..4 {
         fast.call(&(Tensor::ones(5, DType::F32, Device::Cpu).unwrap(), turn as f64)).unwrap();
     }
-    assert_eq!((fast.stats().compiles, fast.stats().limited), (7, 0));
+    assert_eq!((fast.stats().compiles, fast.stats().limited), (6, 0));
 }
 
 /// Buckets are asked for: each has its program, however many there are.

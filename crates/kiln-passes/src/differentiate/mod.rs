@@ -106,23 +106,17 @@ pub fn gradient<E: Emit>(
     if derivative(op.kind()) != Derivative::Rule || !wanted.contains(&true) || !float(e, result) {
         return Ok(vec![None; operands.len()]);
     }
-    // What is empty, and what an empty result was computed from, has a gradient of zeros.
+    // Windows over nothing have gradients of no places: zeros.
     let is_empty = |e: &E, x: &E::Value| e.ty(x).shape.iter().any(Dim::is_zero);
-    let by_rule: Vec<bool> = match is_empty(e, result) {
-        true => vec![false; operands.len()],
-        false => wanted.iter().zip(operands).map(|(&wanted, x)| wanted && !is_empty(e, x)).collect(),
-    };
-    let mut gradients = match by_rule.contains(&true) {
-        true => rule(e, op, operands, result, cotangent, &by_rule)?,
-        false => vec![None; operands.len()],
-    };
-    for (i, x) in operands.iter().enumerate().filter(|(i, _)| wanted[*i] && !by_rule[*i]) {
-        gradients[i] = Some(build::full_like(e, x, 0.0)?);
+    let is_windowed = matches!(op, Op::Conv(_) | Op::ReduceWindow { .. });
+    if !is_windowed || !(is_empty(e, result) || operands.iter().any(|x| is_empty(e, x))) {
+        return rule(e, op, operands, result, cotangent, &wanted);
     }
-    Ok(gradients)
+    let zeros = |(x, wanted): (&E::Value, &bool)| wanted.then(|| build::full_like(e, x, 0.0)).transpose();
+    operands.iter().zip(&wanted).map(zeros).collect()
 }
 
-/// The gradients of an op that has some: neither its result is empty nor any operand whose gradient is wanted.
+/// The gradients of an op that has some.
 fn rule<E: Emit>(
     e: &mut E,
     op: &Op,

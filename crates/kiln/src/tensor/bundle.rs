@@ -27,6 +27,15 @@ impl Leaf<'_> {
         matches!(self, Leaf::Int(_) | Leaf::Float(_) | Leaf::Text(_))
     }
 
+    /// The bytes of an integer or a float: what tells it from others.
+    pub(crate) fn number_bytes(&self) -> Option<[u8; 16]> {
+        match *self {
+            Leaf::Int(value) => Some(value.to_le_bytes()),
+            Leaf::Float(value) => Some(i128::from(value.to_bits()).to_le_bytes()),
+            _ => None,
+        }
+    }
+
     /// Whether both are the same plain value; tensors are not.
     pub(crate) fn is_value(&self, other: &Leaf<'_>) -> bool {
         match (self, other) {

@@ -19,7 +19,7 @@ use super::guard::Guard;
 use super::segment::{Segment, SegmentGraph};
 use super::segment_compiler::Arguments;
 use super::sizes::Sizes;
-use super::tree::{Node, Returned, STOPS_KEPT, TraceStep};
+use super::tree::{BranchGuard, Node, Returned, STOPS_KEPT, TraceStep};
 use super::{Captured, Outcome, capture};
 use crate::tensor::bundle::{Bundle, Leaf};
 use crate::tensor::dim::{Predicate, Scope};
@@ -74,12 +74,18 @@ impl<F, A: Bundle, R: Bundle, E: From<Error>> Compiled<F, A, R, E> {
     ) -> Result<Rest<R>> {
         let Finished { rest, ran, checks, mut later, wide, is_kept } =
             self.finish(captured, plan, symbols, 0, arguments, leaves, at)?;
-        let (guards, sizes, plan) = match (wide, checks) {
+        let (mut guards, sizes, plan) = match (wide, checks) {
             (Some((plan, guards)), Some(checks)) => {
                 (guards, Sizes::Symbolic { count: plan.count(), checks }, Some(plan.of_arguments()))
             }
             _ => (exact_guards(leaves), Sizes::Fixed, None),
         };
+        // What the tree decides by is no guard.
+        for step in &ran.path {
+            if let TraceStep::BranchGuard(BranchGuard::Number { part }, _) = step {
+                guards[*part] = Guard::any_number(&leaves[*part]);
+            }
+        }
         if !ran.functions.is_kept() || !is_kept {
             // The next call has a program, or is captured again.
         } else if ran.path.len() < STOPS_KEPT {

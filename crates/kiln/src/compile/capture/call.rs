@@ -92,6 +92,7 @@ impl<F, A: Bundle, R: Bundle, E: From<Error>> Compiled<F, A, R, E> {
                     self.limits.save(entry.gain.load(Ordering::Relaxed));
                 }
                 (execution.may_grow, execution.functions) = (entry.may_grow(), entry.functions);
+                execution.numbers = entry.numbers_of(&leaves);
                 (None, Some(entry))
             }
             Found::Unchecked(unchecked) => {
@@ -113,6 +114,7 @@ impl<F, A: Bundle, R: Bundle, E: From<Error>> Compiled<F, A, R, E> {
                         }
                         (execution.may_grow, execution.functions) = (entry.may_grow(), entry.functions);
                         execution.sizes = entry.sizes_of(&leaves);
+                        execution.numbers = entry.numbers_of(&leaves);
                         (None, Some(entry))
                     }
                     Made::Rest(Rest { node, ran }) => {
@@ -173,6 +175,7 @@ impl<F, A: Bundle, R: Bundle, E: From<Error>> Compiled<F, A, R, E> {
         let compiled = || -> Result<bool, E> {
             let mut execution = Execution::new(tensors_of(leaves));
             execution.sizes = entry.sizes_of(leaves);
+            execution.numbers = entry.numbers_of(leaves);
             let result = execution.go(&entry.root, at);
             effects.undo(at)?;
             Ok(matches!(result?, Reached::Returned(_)))

@@ -8,7 +8,7 @@ use super::options::Dynamic;
 use super::recording::{Break, FUNCTION_READS};
 use super::segment::{InputSource, Segment, SegmentGraph};
 use super::segment_compiler::{Arguments, SegmentCompiler};
-use super::tree::{BranchGuard, BranchOutcome, Execution, TraceStep};
+use super::tree::{BranchGuard, BranchOutcome, Execution, Numbers, TraceStep};
 use crate::tensor::dim::{Scope, scope};
 use crate::tensor::scratch::Scratch;
 use crate::tensor::tape;
@@ -32,6 +32,8 @@ pub(super) struct Driver {
     segment_compiler: Arc<SegmentCompiler>,
     arguments: Vec<Tensor>,
     layouts: Arguments,
+    /// The numbers among the arguments that the function is taken to decide by, before anything else.
+    numbers: Numbers,
     slots: Scratch<Tensor>,
     outside: Vec<u8>,
     /// What disabled parts gave, and how many tensors each.
@@ -109,10 +111,14 @@ impl Driver {
         let (slots, outside, produced) = (Scratch::new(), Vec::new(), Vec::new());
         let may_have_symbols = segment_compiler.options().dynamic != Dynamic::Static;
         let functions = segment_compiler.functions(&guard::taped(&arguments));
+        let changing = segment_compiler.numbers().parts();
+        let numbers = layouts.numbers.iter().filter(|(part, _)| changing.contains(part)).copied().collect();
+        drop(changing);
         Driver {
             segment_compiler,
             arguments,
             layouts,
+            numbers,
             slots,
             outside,
             produced,
@@ -142,7 +148,7 @@ impl Driver {
         arguments: &[&Tensor],
         layouts: Arguments,
     ) -> Driver {
-        Driver { runs: false, ..Driver::new(segment_compiler, arguments, layouts) }
+        Driver { runs: false, numbers: Numbers::new(), ..Driver::new(segment_compiler, arguments, layouts) }
     }
 
     /// Runs segments an op at a time.
@@ -222,6 +228,7 @@ impl Driver {
         let mut driver = Driver::new(segment_compiler, arguments, layouts);
         driver.slots = ran.slots.iter().cloned().collect();
         driver.done = ran.path.clone();
+        driver.decide_as_before();
         driver.produced = ran.produced.clone();
         (driver.replay, driver.may_have_symbols, driver.kept) = (Some(Vec::new()), false, kept);
         driver.functions = ran.functions;
@@ -237,11 +244,32 @@ impl Driver {
         let mut driver = Driver::new(segment_compiler, &execution.arguments, layouts);
         driver.slots = std::mem::take(&mut execution.slots);
         driver.done = execution.trail.drain().collect();
+        driver.decide_as_before();
         driver.kept = driver.done.len();
         driver.of_program = driver.kept;
         driver.produced = std::mem::take(&mut execution.produced);
         driver.functions = execution.functions;
         driver
+    }
+
+    /// Takes the function to decide by those numbers that the call so far decided by.
+    fn decide_as_before(&mut self) {
+        let Driver { layouts, done, .. } = self;
+        let decided = |&part: &usize| {
+            done.iter().any(
+                |step| matches!(step, TraceStep::BranchGuard(BranchGuard::Number { part: known }, _) if *known == part),
+            )
+        };
+        self.numbers = layouts.numbers.iter().filter(|(part, _)| decided(part)).copied().collect();
+    }
+
+    /// Asks for the numbers among the arguments, before the function is called; says whether there are any.
+    pub(super) fn ask_numbers(&mut self, at: &Source) -> Result<bool> {
+        let parts: Vec<usize> = self.numbers.iter().map(|(part, _)| *part).collect();
+        for &part in &parts {
+            self.ask(BranchGuard::Number { part }, at)?;
+        }
+        Ok(!parts.is_empty())
     }
 
     /// Whether the function may read elements.
@@ -535,6 +563,7 @@ impl Driver {
         // What runs may capture functions of its own.
         let scope = Scope::leave();
         let mut execution = Execution::new(self.arguments.iter().collect());
+        execution.numbers.clone_from(&self.numbers);
         std::mem::swap(&mut execution.slots, &mut self.slots);
         std::mem::swap(&mut execution.outside, &mut self.outside);
         std::mem::swap(&mut execution.produced, &mut self.produced);

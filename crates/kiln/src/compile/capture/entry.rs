@@ -8,7 +8,7 @@ use super::guard::{self, Guard};
 use super::limit_record::LimitRecord;
 use super::segment::SegmentGraph;
 use super::sizes::Sizes;
-use super::tree::{BranchGuard, Execution, Node, Returned, SIZE_OF_DATA, TraceStep};
+use super::tree::{BranchGuard, Execution, Node, Numbers, Returned, SIZE_OF_DATA, TraceStep};
 use crate::tensor::bundle::Leaf;
 use crate::tensor::scratch::Scratch;
 use kiln_ir::Source;
@@ -22,6 +22,8 @@ pub(super) struct Entry<R> {
     pub(super) shared_tapes: Vec<usize>,
     pub(super) used: AtomicU64,
     pub(super) root: Arc<Node<R>>,
+    /// The numbers among the arguments that it decides by, by their parts.
+    numbers: Vec<usize>,
     /// How calls fare that meet a limit on the way.
     pub(super) limit_record: LimitRecord,
     /// Nanoseconds that it is faster than the function itself, once that was measured.
@@ -57,7 +59,10 @@ impl<R> Entry<R> {
         sizes: Sizes,
     ) -> Entry<R> {
         let (used, limit_record, gain, is_slower) = Default::default();
+        let any = |guard: &Guard| matches!(guard, Guard::Number { .. });
+        let numbers = (0..guards.len()).filter(|&part| any(&guards[part])).collect();
         Entry {
+            numbers,
             guards,
             shared_tapes: guard::shared_tapes(leaves).to_vec(),
             used,
@@ -80,6 +85,13 @@ impl<R> Entry<R> {
             _ => None,
         });
         tensors.enumerate().filter(|(_, taped)| *taped).map(|(number, _)| number).collect()
+    }
+
+    /// The numbers among these parts that it decides by.
+    #[inline]
+    pub(super) fn numbers_of(&self, leaves: &[Leaf<'_>]) -> Numbers {
+        let number = |&part: &usize| Some((part, leaves.get(part)?.number_bytes()?));
+        self.numbers.iter().filter_map(number).collect()
     }
 
     /// Whether what is captured at a call is for all sizes that the program is for.

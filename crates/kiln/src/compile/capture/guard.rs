@@ -18,6 +18,10 @@ pub(super) enum Guard {
     Bool(bool),
     Int(i128),
     Float(u64),
+    /// Any integer, or any float: which one is decided in the tree.
+    Number {
+        is_float: bool,
+    },
     Text(String),
     Parts(usize),
 }
@@ -143,6 +147,11 @@ impl Guard {
         }
     }
 
+    /// The guard of a number that may be any.
+    pub(super) fn any_number(leaf: &Leaf<'_>) -> Guard {
+        Guard::Number { is_float: matches!(leaf, Leaf::Float(_)) }
+    }
+
     /// Whether a part passes; the sizes of symbols go into `symbols`, [`UNKNOWN`] where not known yet.
     fn passes(&self, leaf: &Leaf<'_>, symbols: &mut [usize]) -> bool {
         match (self, leaf) {
@@ -159,8 +168,24 @@ impl Guard {
             (Guard::Bool(a), Leaf::Bool(b)) => a == b,
             (Guard::Int(a), Leaf::Int(b)) => a == b,
             (Guard::Float(a), Leaf::Float(b)) => *a == b.to_bits(),
+            (Guard::Number { is_float }, Leaf::Float(_)) => *is_float,
+            (Guard::Number { is_float }, Leaf::Int(_)) => !is_float,
             (Guard::Text(a), Leaf::Text(b)) => a == b,
             (Guard::Parts(a), Leaf::Parts(b)) => a == b,
+            _ => false,
+        }
+    }
+
+    /// Whether it is for a number.
+    pub(super) fn is_number(&self) -> bool {
+        matches!(self, Guard::Int(_) | Guard::Float(_) | Guard::Number { .. })
+    }
+
+    /// Whether two are for one and the same number.
+    pub(super) fn is_same_number(&self, other: &Guard) -> bool {
+        match (self, other) {
+            (Guard::Int(a), Guard::Int(b)) => a == b,
+            (Guard::Float(a), Guard::Float(b)) => a == b,
             _ => false,
         }
     }
@@ -310,6 +335,8 @@ impl fmt::Display for Guard {
             Guard::Bool(v) => write!(f, "{v}"),
             Guard::Int(v) => write!(f, "{v}"),
             Guard::Float(bits) => write!(f, "{:?}", f64::from_bits(*bits)),
+            Guard::Number { is_float: true } => f.write_str("any float"),
+            Guard::Number { is_float: false } => f.write_str("any integer"),
             Guard::Text(v) => write!(f, "{v:?}"),
             Guard::Parts(n) => write!(f, "a list of {n}"),
         }

@@ -23,9 +23,10 @@ pub(super) struct LimitRecord {
     own: AtomicI64,
     /// The last call that was tried found its way.
     found: AtomicBool,
-    /// Calls since that were not tried, and how often one that was tried found no way in the meantime.
+    /// Calls since that were not tried.
     skipped: AtomicU32,
-    failed: AtomicU32,
+    /// Nanoseconds that the last call took which was tried and found no way, the function itself aside.
+    wasted: AtomicI64,
     /// Calls in a row with a new outcome that needed no new code, and the least nanoseconds that such a call and one of the function itself took.
     fresh: AtomicU32,
     measured: AtomicU32,
@@ -40,10 +41,10 @@ const FRESH: u32 = 8;
 const MEASURED: u32 = 5;
 /// Tried calls after which their balance counts.
 const TRIED: u32 = 4;
-/// One call in so many is tried where trying costs more than it brings; after each that finds no way half as many, down to one in so many of
-/// these.
+/// One call in so many is tried where trying costs more than it brings, and one in so many times as many where it costs as many times as much
+/// as the function itself; but not fewer than one in so many of these.
 const TRIED_EVERY: u32 = 32;
-const RAREST: u32 = 128;
+const RAREST: i64 = 128;
 /// An earlier call counts so many sixteenths of the one after it.
 const FADES: i64 = 15;
 /// A second. No call counts for more, so that sums stay numbers.
@@ -70,7 +71,8 @@ impl LimitRecord {
         if self.found.load(Ordering::Relaxed) {
             return true;
         }
-        let rarer = RAREST.min(1 << self.failed.load(Ordering::Relaxed).min(RAREST.ilog2()));
+        let (wasted, own) = (self.wasted.load(Ordering::Relaxed), self.own_nanos());
+        let rarer = wasted.checked_div(own).unwrap_or(1).clamp(1, RAREST) as u32;
         let is_next = self.skipped.fetch_add(1, Ordering::Relaxed) + 1 >= TRIED_EVERY * rarer;
         if is_next {
             self.skipped.store(0, Ordering::Relaxed);
@@ -78,16 +80,16 @@ impl LimitRecord {
         is_next
     }
 
-    /// A call that was tried found its way, or did not.
-    fn note_way(&self, found: bool) {
-        self.found.store(found, Ordering::Relaxed);
-        match found {
-            true => self.failed.store(0, Ordering::Relaxed),
-            false if self.prefers_eager() => {
-                self.failed.fetch_add(1, Ordering::Relaxed);
-            }
-            false => {}
-        }
+    /// What a call of the function itself takes, as far as is known.
+    fn own_nanos(&self) -> i64 {
+        let (own, eager) = (self.own.load(Ordering::Relaxed), self.eager.load(Ordering::Relaxed));
+        if own > 0 { own } else { i64::try_from(eager).unwrap_or(MOST) }
+    }
+
+    /// A call that was tried found no way, after so long.
+    fn waste(&self, took: Duration) {
+        self.found.store(false, Ordering::Relaxed);
+        self.wasted.store(nanos(took), Ordering::Relaxed);
     }
 
     /// Whether the time of the next call that is tried is wanted.
@@ -113,8 +115,8 @@ impl LimitRecord {
         self.fresh.fetch_add(1, Ordering::Relaxed);
         if let Some(took) = took {
             keep_least(&self.captured, took);
+            self.waste(took);
         }
-        self.note_way(false);
         self.decide();
     }
 
@@ -136,9 +138,10 @@ impl LimitRecord {
 
     /// A call met a new outcome beyond a limit, after so long.
     pub(super) fn miss(&self, after: Option<Duration>) {
-        self.note_way(false);
         // The first one was not timed.
-        self.note(-nanos(after.unwrap_or(Duration::from_nanos(1))));
+        let after = after.unwrap_or(Duration::from_nanos(1));
+        self.waste(after);
+        self.note(-nanos(after));
     }
 
     /// The function itself took so long after that.
@@ -165,7 +168,7 @@ impl LimitRecord {
     fn hit_beyond_limit(&self, took: Duration) {
         self.fresh.store(0, Ordering::Relaxed);
         self.is_fresh_slower.store(false, Ordering::Relaxed);
-        self.note_way(true);
+        self.found.store(true, Ordering::Relaxed);
         if self.tried.load(Ordering::Relaxed) > 0 {
             self.note(self.own.load(Ordering::Relaxed) - nanos(took));
         }
@@ -225,16 +228,11 @@ mod tests {
         (1..TRIED).for_each(|_| record.miss(Some(FAST)));
         let tried = (0..320).filter(|_| !record.is_eager()).count();
         assert_eq!(tried, 10);
-        // Less and less often, while nothing is found.
-        let mut tries = Vec::new();
-        for call in 0..100_000 {
-            if !record.is_eager() {
-                record.miss(Some(FAST));
-                tries.push(call);
-            }
-        }
-        let apart: Vec<i32> = tries.windows(2).map(|pair| pair[1] - pair[0]).collect();
-        assert_eq!((apart[..3].to_vec(), apart.last()), (vec![64, 128, 256], Some(&4096)), "{tries:?}");
+        // One that costs ten times as much as the function itself is tried a tenth as often.
+        record.miss(Some(FAST * 10));
+        record.note_own(FAST);
+        let tried = (0..3200).filter(|_| !record.is_eager()).count();
+        assert_eq!(tried, 10);
         // As long as it is hit, it is tried.
         record.hit(Some(FAST));
         assert!((0..10).all(|_| !record.is_eager()));

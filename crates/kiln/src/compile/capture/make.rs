@@ -170,6 +170,7 @@ impl<F, A: Bundle, R: Bundle, E: From<Error>> Compiled<F, A, R, E> {
         };
         let start = Instant::now();
         let reason = self.reason(leaves);
+        self.note_changing_numbers(leaves);
         let plan = self.plan(leaves);
         let driver = Driver::new(self.segment_compiler.clone(), &tensors_of(leaves), Arguments::of(leaves));
         let (captured, symbols) = self.capture(arguments, leaves, None, driver.deferred(plan.is_some()), at)?;
@@ -195,6 +196,24 @@ impl<F, A: Bundle, R: Bundle, E: From<Error>> Compiled<F, A, R, E> {
         let entry = self.make_whole(whole, arguments, leaves, plan, at)?;
         self.count(reason, start);
         Ok(Made::Entry(entry))
+    }
+
+    /// Notes numbers among the arguments that have a third value by now: the function is taken to decide by them as by what it reads, and a
+    /// graph that comes back with another number in it has this as data.
+    fn note_changing_numbers(&self, leaves: &[Leaf<'_>]) {
+        if self.options().fullgraph {
+            return;
+        }
+        let entries = self.entries.read().unwrap_or_else(PoisonError::into_inner);
+        let mut parts = self.segment_compiler.numbers().parts();
+        for (part, leaf) in leaves.iter().enumerate().filter(|(_, leaf)| leaf.number_bytes().is_some()) {
+            let known = || entries.iter().filter_map(|entry| entry.guards.get(part));
+            let first = known().next();
+            let has_two = known().any(|guard| Some(guard).zip(first).is_some_and(|(a, b)| !a.is_same_number(b)));
+            if has_two && !parts.contains(&part) && !known().any(|guard| guard.is_alike(leaf)) {
+                parts.push(part);
+            }
+        }
     }
 
     /// Counts one more program; the first has no reason.

@@ -120,6 +120,12 @@ fn capture<A: Bundle, R: Bundle, E: From<Error>>(
 ) -> Result<Outcome<R>, E> {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let mut recording = Recording::new(NEXT.fetch_add(1, Ordering::Relaxed), at);
+    let mut driver = driver;
+    if let Some(driver) = &mut driver
+        && driver.ask_numbers(at)?
+    {
+        (recording.has_read, recording.has_asked) = (true, true);
+    }
     let (mut number, mut failure) = (0, None);
     let mut tapes: Vec<(Tape, Tape)> = Vec::new();
     let traced = arguments.map_tensors(&mut |tensor| {

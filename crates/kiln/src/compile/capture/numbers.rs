@@ -1,4 +1,4 @@
-//! Numbers that change from capture to capture. A number that a function made of what it read is a constant of the graph that
+//! Numbers that change from capture to capture. A number that a function made of what it read, or of a number among its arguments which changes, is a constant of the graph that
 //! follows; where the same graph is captured again with another number in its place, the number is data: an input without axes,
 //! so that further numbers need no further code.
 
@@ -7,7 +7,7 @@ use crate::{Device, Tensor};
 use kiln_ir::{Graph, Node, Op, Scalar, Source, TensorType};
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Graphs that are remembered; beyond that all are met anew.
 const GRAPHS_KEPT: usize = 64;
@@ -16,6 +16,8 @@ const GRAPHS_KEPT: usize = 64;
 #[derive(Default)]
 pub(super) struct ChangingNumbers {
     known: Mutex<HashMap<u64, Vec<Known>>>,
+    /// The parts of the arguments that are numbers which change: they are treated like what is read.
+    parts: Mutex<Vec<usize>>,
 }
 
 struct Known {
@@ -76,7 +78,13 @@ impl ChangingNumbers {
         found.changes.contains(&true).then(|| lift(recorded, &found.changes, device, at)).flatten()
     }
 
+    /// The parts of the arguments that are numbers which change.
+    pub(super) fn parts(&self) -> MutexGuard<'_, Vec<usize>> {
+        self.parts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     pub(super) fn clear(&self) {
+        self.parts().clear();
         self.known.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 }

@@ -6,6 +6,7 @@ use super::driver::OwnGradients;
 use super::numbers::ChangingNumbers;
 use super::options::Options;
 use super::segment::{InputSource, Segment, SegmentGraph, is_same_graph};
+use super::tree::{Numbers, numbers_of};
 use crate::compile::freeze::FrozenGraph;
 use crate::pipeline::{CompileOptions, Freeze, FreezeOptions};
 use crate::tensor::Weak;
@@ -118,6 +119,8 @@ impl Kept {
 pub(super) struct Arguments {
     pub(super) layouts: Vec<InputLayout>,
     device: Option<Device>,
+    /// The numbers beside the tensors.
+    pub(super) numbers: Numbers,
 }
 
 impl Arguments {
@@ -125,7 +128,8 @@ impl Arguments {
     pub(super) fn of(leaves: &[Leaf<'_>]) -> Arguments {
         let tensors = tensors_of(leaves);
         let layouts = tensors.iter().map(|tensor| input_layout(tensor.layout())).collect();
-        Arguments { layouts, device: tensors.first().map(|tensor| tensor.device()) }
+        let numbers = numbers_of(leaves);
+        Arguments { layouts, device: tensors.first().map(|tensor| tensor.device()), numbers }
     }
 }
 
@@ -196,6 +200,11 @@ impl SegmentCompiler {
     /// Builds a segment of fixed sizes with its code, for arguments of these layouts.
     pub(super) fn build(&self, recorded: Arc<SegmentGraph>, arguments: &Arguments, at: &Source) -> Result<Segment> {
         self.build_for(recorded, arguments, &Ranges::default(), at)
+    }
+
+    /// The numbers that change.
+    pub(super) fn numbers(&self) -> &ChangingNumbers {
+        &self.numbers
     }
 
     /// A segment with its code, for sizes in these ranges.

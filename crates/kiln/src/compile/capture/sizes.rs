@@ -193,13 +193,13 @@ impl<F, A: Bundle, R: Bundle, E: From<Error>> Compiled<F, A, R, E> {
     /// What the arguments of an earlier program were.
     fn before(&self, leaves: &[Leaf<'_>]) -> Vec<Before> {
         let entries = self.entries.read().unwrap_or_else(PoisonError::into_inner);
-        entries.iter().rev().find(|entry| entry.is_alike(leaves)).map_or_else(Vec::new, |entry| entry.seen())
+        earlier(&entries, leaves).map_or_else(Vec::new, |entry| entry.seen())
     }
 
     /// A plan in which declared sizes are symbols, and those that differ from an earlier program's or were symbols there.
     fn plan_of_changes(&self, leaves: &[Leaf<'_>], declared: &[Declared]) -> Option<Plan> {
         let entries = self.entries.read().unwrap_or_else(PoisonError::into_inner);
-        let before = entries.iter().rev().find(|entry| entry.is_alike(leaves));
+        let before = earlier(&entries, leaves);
         let guards: Vec<&super::guard::TensorGuard> = before
             .iter()
             .flat_map(|entry| &entry.guards)
@@ -331,6 +331,17 @@ impl<F, A: Bundle, R: Bundle, E: From<Error>> Compiled<F, A, R, E> {
             free.into_iter().enumerate().map(|(i, n)| (n, n + largest * (i + 1))).collect();
         attempt(&changes)
     }
+}
+
+/// The last program for arguments like these but for sizes, strides and, if there is none for these, numbers.
+fn earlier<'a, R>(entries: &'a [Arc<Entry<R>>], leaves: &[Leaf<'_>]) -> Option<&'a Arc<Entry<R>>> {
+    let near = |entry: &&Arc<Entry<R>>| {
+        let same = |(guard, leaf): (&Guard, &Leaf<'_>)| {
+            guard.is_alike(leaf) || guard.is_number() && leaf.number_bytes().is_some()
+        };
+        entry.guards.len() == leaves.len() && entry.guards.iter().zip(leaves).all(same)
+    };
+    entries.iter().rev().find(|entry| entry.is_alike(leaves)).or_else(|| entries.iter().rev().find(near))
 }
 
 impl<R> Entry<R> {

@@ -16,7 +16,7 @@ use super::recording::ResultLocation;
 use super::same_elements;
 use super::segment::{InputSource, Segment};
 use super::watch;
-use crate::tensor::bundle::Bundle;
+use crate::tensor::bundle::{Bundle, Leaf};
 use crate::tensor::scratch::Scratch;
 use crate::tensor::setting::Setting;
 use crate::tensor::tape;
@@ -36,6 +36,8 @@ use std::time::Instant;
 pub(super) enum BranchGuard {
     /// The elements of a tensor.
     Elements { of: InputSource, what: &'static str, at: Source },
+    /// A number among the arguments, the part of this number.
+    Number { part: usize },
     /// A setting.
     Setting(Setting),
     /// Whether a variable has a gradient.
@@ -49,15 +51,18 @@ pub(super) enum BranchGuard {
 }
 
 impl BranchGuard {
-    /// Whether the outcome is in a tensor's elements, so that a graph ends here.
+    /// Whether the outcome is in a tensor's elements, or a number beside tensors, so that a graph ends here.
     pub(super) fn is_break(&self) -> bool {
-        matches!(self, BranchGuard::Elements { .. } | BranchGuard::Outside)
+        matches!(self, BranchGuard::Elements { .. } | BranchGuard::Number { .. } | BranchGuard::Outside)
     }
 
     /// Says that its outcome is new.
     pub(super) fn news(&self) -> String {
         match self {
             BranchGuard::Elements { what, .. } => format!("it {what}, and what it reads is new at each of these calls"),
+            BranchGuard::Number { part } => {
+                format!("part {part} of the arguments is a number that is new at each of these calls")
+            }
             BranchGuard::Setting(setting) => format!("a setting it reads is {}, which is new", setting.peek()),
             BranchGuard::HasGradient(_) => {
                 "a variable has a gradient where it had none, or none where it had one".to_owned()
@@ -75,6 +80,7 @@ impl BranchGuard {
     fn is(&self, other: &BranchGuard) -> bool {
         match (self, other) {
             (BranchGuard::Elements { of: a, .. }, BranchGuard::Elements { of: b, .. }) => a.is(b),
+            (BranchGuard::Number { part: a }, BranchGuard::Number { part: b }) => a == b,
             (BranchGuard::Setting(a), BranchGuard::Setting(b)) => a.same(b),
             (BranchGuard::HasGradient(a), BranchGuard::HasGradient(b)) => a.same(b),
             (BranchGuard::Sizes { slot: a, count: x, .. }, BranchGuard::Sizes { slot: b, count: y, .. }) => {
@@ -119,6 +125,14 @@ impl PartialEq for BranchOutcome {
     fn eq(&self, other: &BranchOutcome) -> bool {
         **self == **other
     }
+}
+
+/// Numbers among the arguments, by their parts.
+pub(super) type Numbers = Vec<(usize, [u8; 16])>;
+
+/// The numbers among these parts.
+pub(super) fn numbers_of(leaves: &[Leaf<'_>]) -> Numbers {
+    leaves.iter().enumerate().filter_map(|(part, leaf)| Some((part, leaf.number_bytes()?))).collect()
 }
 
 /// What a part does whose results have sizes that depend on data.
@@ -331,6 +345,8 @@ pub(super) struct Execution<'a> {
     pub(super) slots: Scratch<Tensor>,
     /// The sizes that checks on the way are about, by number.
     pub(super) sizes: Scratch<usize>,
+    /// The numbers among the arguments that are decided by on the way.
+    pub(super) numbers: Numbers,
     /// The steps so far.
     pub(super) trail: Scratch<TraceStep>,
     /// What the disabled part that ran last gave besides elements.
@@ -365,6 +381,7 @@ impl<'a> Execution<'a> {
             arguments,
             slots: Scratch::new(),
             sizes: Scratch::new(),
+            numbers: Numbers::new(),
             trail: Scratch::new(),
             outside: Vec::new(),
             produced: Vec::new(),
@@ -485,6 +502,10 @@ impl<'a> Execution<'a> {
                     watch::see_break(what, super::driver::BREAK_FIX, cost, line);
                 }
                 outcome
+            }
+            BranchGuard::Number { part } => {
+                let number = self.numbers.iter().find(|(known, _)| known == part);
+                BranchOutcome::of(number.map_or(&[][..], |(_, bytes)| bytes))
             }
             BranchGuard::Setting(setting) => BranchOutcome::of(&setting.peek().to_le_bytes()),
             BranchGuard::HasGradient(var) => BranchOutcome::of(&[var.has_grad() as u8]),
