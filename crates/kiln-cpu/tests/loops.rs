@@ -2,6 +2,7 @@
 
 mod support;
 use kiln_ir::*;
+use kiln_kernels::kernel::{Domain, ReductionKind};
 use support::*;
 
 /// 0.5·x·(1 + tanh(√(2/π)·(x + 0.044715·x³)))·w + b
@@ -28,6 +29,39 @@ fn gelu(n: &str) -> K {
     let g = k.binary(BinaryOp::Add, f, g, vb);
     k.store(y, "i0", g);
     k
+}
+
+/// Several functions in a row: vectors take turns.
+fn chain(n: usize, functions: usize, sums: bool) -> K {
+    let (f, size) = (DType::F32, n.to_string());
+    let mut k = if sums { K::new(&[("i0", "3")], &[("r0", &size)]) } else { K::new(&[("i0", &size)], &[]) };
+    let (x, y) = (k.input(f), k.output(f));
+    if sums {
+        k.stage(Domain::Row);
+    }
+    let mut v = k.load(x, &if sums { format!("i0*{n} + r0") } else { "i0".to_owned() });
+    for number in 0..functions {
+        v = k.unary(if number % 2 == 0 { UnaryOp::Tanh } else { UnaryOp::Exp }, f, v);
+    }
+    if sums {
+        let sum = k.reduce(ReductionKind::Reduce(ReduceKind::Sum), f, v);
+        k.stage(Domain::Point);
+        v = sum;
+    }
+    k.store(y, "i0", v);
+    k
+}
+
+#[test]
+fn chains_of_every_length() {
+    for n in (0..=70).chain([127, 128, 129, 200]) {
+        for functions in [1, 2, 3, 6] {
+            let tensors = [tensor(DType::F32, n, n as u64, false), zeros(DType::F32, n)];
+            check(&chain(n, functions, false).kernel(), &tensors, &[], CLOSE);
+            let rows = [tensor(DType::F32, 3 * n, n as u64, false), zeros(DType::F32, 3)];
+            check(&chain(n, functions, true).kernel(), &rows, &[], CLOSE);
+        }
+    }
 }
 
 #[test]

@@ -23,6 +23,7 @@ mod packed;
 mod place;
 mod reduce;
 mod split;
+mod turns;
 mod unroll;
 
 pub(crate) use axes::stores_where_data_say;
@@ -47,18 +48,21 @@ pub struct Options {
     pub copies: Option<usize>,
     /// Whether elements of one or two bytes that are only moved fill registers of 512 bits: for code of AVX-512 alone.
     pub packed: bool,
+    /// Vector registers of the target.
+    pub registers: usize,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Options { contract: true, copies: None, packed: false }
+        Options { contract: true, copies: None, packed: false, registers: 16 }
     }
 }
 
 impl Options {
     /// With what a target has.
     pub fn on(self, isa: Isa) -> Options {
-        Options { packed: isa == Isa::Avx512, ..self }
+        let has_masks = isa == Isa::Avx512;
+        Options { packed: has_masks, registers: if has_masks { 32 } else { 16 }, ..self }
     }
 }
 
@@ -350,6 +354,7 @@ impl Lowerer<'_> {
             }
             // Results of an inner axis have a large stride: some vectors side by side at each of its points.
             0..16 if inner.is_some() => COPIES / 2,
+            _ if self.body.row.is_empty() && inner.is_none() => self.copies_of_chains(),
             _ if self.body.row.is_empty() => 1,
             0..8 => COPIES,
             _ if inside < 16 => COPIES / 2,
@@ -493,6 +498,16 @@ impl Lowerer<'_> {
     }
 
     fn stage_copies(&mut self, stage: &Stage, copies: usize) -> Result<(), LowerError> {
+        if self.takes_turns(stage, copies) {
+            for inst in &stage.insts {
+                for copy in 0..copies {
+                    self.copy = copy;
+                    self.inst(inst)?;
+                }
+            }
+            self.copy = 0;
+            return Ok(());
+        }
         for copy in 0..copies {
             self.copy = copy;
             for inst in &stage.insts {
@@ -543,7 +558,10 @@ impl Lowerer<'_> {
         let copies = match axis.size.as_const() {
             // The same in all stages: row temporaries keep the order of the pairs.
             _ if paired => ROW_COPIES,
-            _ if stage.reductions.is_empty() => 1,
+            Some(n) if stage.reductions.is_empty() => {
+                self.copies_in_turns(stage, (n / 16).clamp(1, ROW_COPIES as i64) as usize)
+            }
+            None if stage.reductions.is_empty() => self.copies_in_turns(stage, ROW_COPIES),
             Some(n) => (n / 16).clamp(1, row_copies as i64) as usize,
             None => row_copies,
         };

@@ -255,9 +255,13 @@ pub fn run_on(
 pub fn check(kernel: &Kernel, tensors: &[HostTensor], sizes: &[i64], tolerance: Within) {
     let mut expected = tensors.to_vec();
     run_kernel(kernel, &mut expected, sizes).unwrap_or_else(|e| panic!("reference: {e}\n{kernel}"));
-    for isa in Isa::available() {
+    // What any target has, and what this one has.
+    let targets = Isa::available()
+        .into_iter()
+        .flat_map(|isa| [Options::default(), Options::default().on(isa)].map(|options| (isa, options)));
+    for (isa, options) in targets {
         let mut got = tensors.to_vec();
-        run_on(kernel, isa, &mut got, sizes, Options::default()).unwrap_or_else(|e| panic!("{isa:?}: {e}"));
+        run_on(kernel, isa, &mut got, sizes, options).unwrap_or_else(|e| panic!("{isa:?}: {e}"));
         for (b, (want, have)) in expected.iter().zip(&got).enumerate() {
             for i in 0..want.shape().iter().product() {
                 let (x, y) = (element(want, i), element(have, i));
