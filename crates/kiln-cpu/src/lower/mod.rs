@@ -354,7 +354,7 @@ impl Lowerer<'_> {
             }
             // Results of an inner axis have a large stride: some vectors side by side at each of its points.
             0..16 if inner.is_some() => COPIES / 2,
-            _ if self.body.row.is_empty() && inner.is_none() => self.copies_of_chains(),
+            _ if self.body.row.is_empty() && inner.is_none() => self.copies_of_chains(axis),
             _ if self.body.row.is_empty() => 1,
             0..8 => COPIES,
             _ if inside < 16 => COPIES / 2,
@@ -558,10 +558,8 @@ impl Lowerer<'_> {
         let copies = match axis.size.as_const() {
             // The same in all stages: row temporaries keep the order of the pairs.
             _ if paired => ROW_COPIES,
-            Some(n) if stage.reductions.is_empty() => {
-                self.copies_in_turns(stage, (n / 16).clamp(1, ROW_COPIES as i64) as usize)
-            }
-            None if stage.reductions.is_empty() => self.copies_in_turns(stage, ROW_COPIES),
+            _ if stage.reductions.is_empty() => self.copies_in_turns(stage, axis),
+            _ if self.options.copies.is_none() && self.copies_in_turns(stage, axis) > ROW_COPIES => COPIES,
             Some(n) => (n / 16).clamp(1, row_copies as i64) as usize,
             None => row_copies,
         };

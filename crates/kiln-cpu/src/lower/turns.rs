@@ -3,27 +3,31 @@
 //! body with several functions in a row.
 
 use super::{Lowerer, ops};
-use kiln_kernels::kernel::{InstKind, Stage, visit_operands};
+use kiln_kernels::kernel::{Axis, InstKind, Stage, visit_operands};
 
 /// Instructions that wait for each other from which on vectors take turns: one long function, or two short ones.
 const LONG_CHAIN: u32 = 24;
-/// Vectors that take turns, at the most.
-const MOST: usize = 4;
+/// The same for twice as many vectors as usual: two long functions, or three short ones.
+const LONGER_CHAIN: u32 = 40;
+/// Elements of a vector, of any target at the most.
+const LANES: i64 = 16;
 /// Registers for what a function computes on the way and for constants.
 const RESERVED: usize = 10;
 
 impl Lowerer<'_> {
-    /// How many vectors of a body without a row run side by side.
-    pub(super) fn copies_of_chains(&self) -> usize {
+    /// How many vectors along an axis of a body without a row take turns.
+    pub(super) fn copies_of_chains(&self, axis: &Axis) -> usize {
         match self.body.stages.as_slice() {
-            [stage] => self.copies_in_turns(stage, MOST),
+            [stage] => self.copies_in_turns(stage, axis),
             _ => 1,
         }
     }
 
-    /// How many vectors of a stage take turns, of so many.
-    pub(super) fn copies_in_turns(&self, stage: &Stage, most: usize) -> usize {
-        [4, 2].into_iter().find(|&copies| copies <= most && self.takes_turns(stage, copies)).unwrap_or(1)
+    /// How many vectors of a stage along an axis take turns.
+    pub(super) fn copies_in_turns(&self, stage: &Stage, axis: &Axis) -> usize {
+        let usual = if longest_chain(stage, self.uses.len()) >= LONGER_CHAIN { 8 } else { 4 };
+        let most = axis.size.as_const().map_or(usual, |size| (size / LANES).clamp(1, usual as i64) as usize);
+        [8, 4, 2].into_iter().find(|&copies| copies <= most && self.takes_turns(stage, copies)).unwrap_or(1)
     }
 
     /// Whether so many copies of a stage take turns: its chains are long, and registers have room for the values of all. Stores to places that
