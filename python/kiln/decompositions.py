@@ -5,6 +5,7 @@ import math
 
 import torch
 
+from .bessel_rules import bessel_rules
 from .complex_rules import complex_rules
 from .layer_rules import layer_rules
 from .polynomial_rules import polynomial_rules
@@ -32,6 +33,7 @@ def decompositions():
     table.update(layer_rules())
     table.update(resample_rules())
     table.update(polynomial_rules())
+    table.update(bessel_rules())
     table.update(or_else(table, complex_rules()))
     return {op: rule for op, rule in table.items() if op not in _WHOLE}
 

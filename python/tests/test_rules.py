@@ -315,3 +315,29 @@ def test_places_among_many_boundaries(size, right):
     check(lambda b, x, sorter: torch.searchsorted(b, x, sorter=sorter, right=right), rows, order, rows.argsort(-1))
     torch._dynamo.reset()
     check(lambda b, x: torch.searchsorted(b, x, side="right"), torch.arange(0, 2 * size, 2), torch.randint(-5, 2 * size + 5, (40, 2)))
+
+
+BESSEL = ["i0", "i0e", "i1", "i1e", "bessel_j0", "bessel_j1", "bessel_y0", "bessel_y1", "spherical_bessel_j0"]
+BESSEL += [f"{scaled}modified_bessel_{kind}" for scaled in ("", "scaled_") for kind in ("i0", "i1", "k0", "k1") if not scaled or kind[0] == "k"]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", BESSEL)
+def test_bessel_functions(name):
+    function = getattr(torch.special, name)
+    ends = torch.tensor([0.0, -0.0, -1.0, 1e-6, 2.404825557695773, 3.8317059702, 8.0, 8.001, 50.0, INF, -INF, NAN])
+    x = torch.cat([torch.linspace(-12, 30, 421), ends])
+    check(function, x, tolerance=2e-5)
+    torch._dynamo.reset()
+    # PyTorch's waves have six digits in double precision.
+    check(function, x.double(), tolerance=2e-5 if "bessel_j" in name or "bessel_y" in name else 1e-11)
+    torch._dynamo.reset()
+    check(function, torch.arange(5), tolerance=2e-5)
+
+
+def test_gradients_of_bessel_functions():
+    for function in (torch.special.i0, torch.special.i0e, torch.special.i1, torch.special.i1e):
+        torch._dynamo.reset()
+        x = torch.linspace(-3, 12, 40)
+        assert_close(gradients(torch.compile(function, backend="kiln", fullgraph=True), x), gradients(function, x), 1e-4)
+    assert not kiln.report().fallbacks, str(kiln.report())
