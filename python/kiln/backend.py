@@ -5,6 +5,8 @@ import itertools
 
 import torch
 from torch._dynamo.backends.common import aot_autograd
+from torch._dynamo.guards import GuardBuilder
+from torch._dynamo.source import GlobalStateSource
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 
 from . import _kiln, aliases, drawn_again
@@ -125,6 +127,23 @@ def _recompile_reason():
         return "a guard failed"
 
 
+def _guard_tangents():
+    """Has Dynamo capture a function again where arguments may have tangents that they had not before. It guards this only for
+    functions that ask for forward-mode derivatives themselves."""
+    context = torch._guards.TracingContext.try_get()
+    if context is not None:
+        context.guards_context.dynamo_guards.add(GlobalStateSource().make_guard(GuardBuilder.DUAL_LEVEL))
+
+
+def _with_tangents(module, name, options):
+    """A graph whose arguments may have tangents (`torch.autograd.forward_ad.dual_level`), which programs would not see."""
+    reason = "arguments may have forward-mode tangents, which only PyTorch's ops carry on; torch.func.jvp inside of the function is compiled"
+    if options.fullgraph_native:
+        raise _kiln.Unsupported(f"{name}: {reason}")
+    emit("refused", name, reason)
+    return module.forward
+
+
 def compile_captured(module, example_inputs, options, explainer=None):
     """Compiles what Dynamo captured."""
     if options.cache_dir is not None:
@@ -138,6 +157,9 @@ def compile_captured(module, example_inputs, options, explainer=None):
         emit("graph_break", f"graph{number}", f"{what}, at {file}:{line}" if file else what)
         if explainer is not None:
             explainer.add_break(what, file, line)
+    _guard_tangents()
+    if torch.autograd.forward_ad._current_level >= 0:
+        return _with_tangents(module, f"graph{number}", options)
     simplify_masks(module)
     wrapped = aot_autograd(
         fw_compiler=_compiler("forward", number, options, explainer),

@@ -24,6 +24,9 @@ def complex_rules():
     rules[aten.mul.Scalar] = rules[aten.mul.Tensor]
     rules[aten.scatter.value] = _scatter_value
     rules[aten.full.default] = _full
+    rules[aten.prod.default] = lambda x, *, dtype=None: _product_of_all(x, None, False, dtype)
+    rules[aten.cumprod.default] = _products_so_far
+    rules[aten.prod.dim_int] = lambda x, dim, keepdim=False, *, dtype=None: _product_of_all(x, dim, keepdim, dtype)
     rules[aten.scalar_tensor.default] = _scalar_tensor
     for op, rule in ((aten.mm.default, _product), (aten.bmm.default, _product)):
         rules[op] = functools.partial(rule, op)
@@ -73,6 +76,41 @@ def _scatter_value(x, dim, index, value):
     if not x.is_complex():
         return NotImplemented
     return torch.complex(*(aten.scatter.value(part, dim, index, of) for part, of in zip(_parts(x), _parts(value))))
+
+
+# Products of more numbers are not spelled out.
+_MOST_FACTORS = 4096
+
+
+def _product_of_all(x, dim, keepdim, dtype):
+    """Halves are multiplied until one number is left."""
+    if not x.is_complex() or dtype not in (None, x.dtype):
+        return NotImplemented
+    if dim is None:
+        x, dim = x.reshape(-1), 0
+    size = x.shape[dim] if x.ndim else 1
+    if not isinstance(size, int) or not 0 < size <= _MOST_FACTORS:
+        return NotImplemented
+    if x.ndim == 0:
+        return x.clone()
+    while size > 1:
+        half = size // 2
+        product = x.narrow(dim, 0, half) * x.narrow(dim, half, half)
+        x = torch.cat([product, x.narrow(dim, size - 1, 1)], dim) if size % 2 else product
+        size = x.shape[dim]
+    return x.clone() if keepdim else x.squeeze(dim).clone()
+
+
+def _products_so_far(x, dim, *, dtype=None):
+    """Each number takes the product of as many before it, of twice as many in each turn."""
+    size = x.shape[dim] if x.ndim else 1
+    if not x.is_complex() or dtype not in (None, x.dtype) or not isinstance(size, int) or size > _MOST_FACTORS:
+        return NotImplemented
+    step = 1
+    while step < size:
+        longer = x.narrow(dim, step, size - step) * x.narrow(dim, 0, size - step)
+        x, step = torch.cat([x.narrow(dim, 0, step), longer], dim), 2 * step
+    return x.clone()
 
 
 def _full(size, value, *, dtype=None, device=None, **_):

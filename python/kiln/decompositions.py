@@ -5,8 +5,10 @@ import math
 
 import torch
 
+from .bessel_rules import bessel_rules
 from .complex_rules import complex_rules
 from .layer_rules import layer_rules
+from .polynomial_rules import polynomial_rules
 from .resample_rules import resample_rules
 from .rules import rules
 
@@ -30,6 +32,8 @@ def decompositions():
     table.update(rules())
     table.update(layer_rules())
     table.update(resample_rules())
+    table.update(polynomial_rules())
+    table.update(bessel_rules())
     table.update(or_else(table, complex_rules()))
     return {op: rule for op, rule in table.items() if op not in _WHOLE}
 
@@ -94,6 +98,8 @@ def _own(table):
     """Rules for ops that core ATen's table leaves whole, or spells out with other strides than they have."""
     return {
         aten.max_unpool2d.default: functools.partial(_max_unpool2d, table[aten.max_unpool2d.default]),
+        **{op: functools.partial(_padded, table[op]) for op in (getattr(aten, name).default for name in _PADS)},
+        **{op: functools.partial(_pad_felt, table[op]) for op in (aten.reflection_pad2d_backward.default, aten.reflection_pad3d_backward.default)},
         aten.dist.default: _dist,
         aten._cdist_forward.default: _cdist,
         aten._cdist_backward.default: _cdist_backward,
@@ -106,6 +112,18 @@ def _own(table):
         aten.index_fill.int_Tensor: _index_fill,
         **{op: functools.partial(_linspace, rule) for op, rule in table.items() if op._schema.name == "aten::linspace"},
     }
+
+
+# Pads whose rule of PyTorch's gives row-major results, and whose kernel those in the order of the image.
+_PADS = ("reflection_pad2d", "reflection_pad3d", "replication_pad2d", "replication_pad3d")
+
+
+def _padded(rule, x, padding):
+    return rule(x, padding).contiguous(memory_format=torch._prims_common.suggest_memory_format(x))
+
+
+def _pad_felt(rule, grad, x, padding):
+    return rule(grad, x, padding).contiguous(memory_format=torch._prims_common.suggest_memory_format(x))
 
 
 def _max_unpool2d(rule, x, indices, output_size):
@@ -186,20 +204,35 @@ def _trilinear(i1, i2, i3, expand1, expand2, expand3, sumdim, unroll_dim=1):
     return product.sum(sumdim) if sumdim else product
 
 
-# Up to so many boundaries, comparing with all of them takes less than a program's end and another's beginning.
+# Up to so many boundaries, comparing with all of them takes less than looking at some of them.
 _FEW_BOUNDARIES = 64
+# Up to so many, a search by halves is spelled out.
+_MOST_BOUNDARIES = 1 << 24
 
 
 def _searchsorted(boundaries, x, *, out_int32=False, right=False, side=None, sorter=None):
-    size = boundaries.shape[-1]
-    if sorter is not None or _is_over(size, _FEW_BOUNDARIES) or boundaries.ndim == 0 or (boundaries.ndim > 1 and x.ndim != boundaries.ndim):
+    size = boundaries.shape[-1] if boundaries.ndim else 0
+    if boundaries.ndim == 0 or _is_over(size, _MOST_BOUNDARIES) or (boundaries.ndim > 1 and x.ndim != boundaries.ndim):
         return NotImplemented
+    if sorter is not None:
+        boundaries = boundaries.gather(-1, sorter)
     after = right or side == "right"
-    x = x.unsqueeze(-1)
-    boundaries = boundaries if boundaries.ndim == 1 else boundaries.unsqueeze(-2)
-    if x.dtype.is_floating_point:
-        # Not a number is after everything.
-        lower = ~(boundaries > x) if after else ~(boundaries >= x)
-    else:
-        lower = boundaries <= x if after else boundaries < x
-    return lower.sum(-1, dtype=torch.int32 if out_int32 else torch.int64)
+    dtype = torch.int32 if out_int32 else torch.int64
+
+    def is_before(boundaries):
+        if x.dtype.is_floating_point:
+            # Not a number is after everything.
+            return ~(boundaries > values) if after else ~(boundaries >= values)
+        return boundaries <= values if after else boundaries < values
+
+    if not _is_over(size, _FEW_BOUNDARIES):
+        values = x.unsqueeze(-1)
+        return is_before(boundaries if boundaries.ndim == 1 else boundaries.unsqueeze(-2)).sum(-1, dtype=dtype)
+    # So many boundaries are before a value for certain; the next power of two is tried as long as there are so many.
+    values, count = x, torch.zeros(x.shape, dtype=torch.int64, device=x.device)
+    for bit in reversed(range(size.bit_length())):
+        tried = count + (1 << bit)
+        at = (tried - 1).clamp(max=size - 1)
+        found = boundaries[at] if boundaries.ndim == 1 else boundaries.gather(-1, at)
+        count = torch.where((tried <= size) & is_before(found), tried, count)
+    return count.to(dtype)

@@ -16,7 +16,7 @@ _PLACEMENT = frozenset({"layout", "device", "pin_memory", "memory_format", "gene
 _IN_MEMORY = frozenset({torch.ops.aten.as_strided.default, torch.ops.aten.as_strided_scatter.default})
 
 
-# Ops of Kiln's own library that have the row of one of PyTorch's: that one.
+# Ops that have the row of another: those of Kiln's own library.
 STANDS_FOR = {}
 
 
@@ -233,6 +233,9 @@ class Lowering:
         given, numbers = arguments_of(node), _computed_with(node)
         arguments = [(name, self._argument(value, node, name in numbers)) for name, value in given]
         fake = node.meta.get("val")
+        if isinstance(fake, torch.Tensor) and not any(isinstance(arg.meta.get("val"), torch.Tensor) for arg in node.all_input_nodes):
+            # What is made of no tensor has PyTorch's default dtype where none is given.
+            arguments = [(name, ("dtype", dtype_name(fake.dtype)) if name == "dtype" and value is None else value) for name, value in arguments]
         if node.target is _FMA and isinstance(fake, torch.Tensor):
             arguments = [(name, self._filled(value, fake.dtype, node)) for name, value in arguments]
         results = []

@@ -20,10 +20,20 @@ def rules():
         aten.__rshift__.Scalar: aten.bitwise_right_shift.Tensor_Scalar,
         aten.__rshift__.Tensor: aten.bitwise_right_shift.Tensor,
         aten.fake_quantize_per_tensor_affine_cachemask.default: _fake_quantize,
+        aten.fake_quantize_per_channel_affine_cachemask.default: _fake_quantize_channels,
+        aten.replication_pad1d_backward.default: _replication_pad_backward,
+        aten.replication_pad2d_backward.default: _replication_pad_backward,
+        aten.replication_pad3d_backward.default: _replication_pad_backward,
+        aten.true_divide.Tensor: aten.div.Tensor,
+        aten.true_divide.Scalar: aten.div.Scalar,
         aten._fft_r2c.default: _fft_r2c,
         aten.put.default: _put,
         aten.rand_like.default: lambda x, **given: _drawn_like(aten.rand, x, **given),
+        aten.rand.generator: _rand,
         aten.normal.Tensor_float: lambda mean, std=1.0, *, generator=None: _normal(mean, std, generator),
+        aten.normal.float_Tensor: lambda mean, std, *, generator=None: _normal(mean, std, generator),
+        aten.normal.Tensor_Tensor: lambda mean, std, *, generator=None: _normal(mean, std, generator),
+        aten.normal.float_float: _normal_of_sizes,
         aten.median.default: lambda x: _median_of_all(x, _middle),
         aten.nanmedian.default: lambda x: _median_of_all(x, _middle_of_numbers),
         aten.median.dim: lambda x, dim, keepdim=False: _median(x, dim, keepdim, _middle),
@@ -66,6 +76,35 @@ def _fake_quantize(x, scale, zero_point, quant_min, quant_max):
     return ((level.clamp(quant_min, quant_max) - zero_point) * scale).to(x.dtype), kept
 
 
+def _fake_quantize_channels(x, scale, zero_point, axis, quant_min, quant_max):
+    if zero_point.dtype not in (torch.int32, torch.int64) or scale.dtype != torch.float32:
+        return NotImplemented
+    shape = [-1 if at == axis % x.ndim else 1 for at in range(x.ndim)]
+    scale, zero_point = scale.reshape(shape), zero_point.reshape(shape)
+    level = torch.round(x.float() * (1 / scale)) + zero_point
+    kept = (level >= quant_min) & (level <= quant_max)
+    level = torch.where(level.isnan(), quant_min, level)
+    return ((level.clamp(quant_min, quant_max) - zero_point) * scale).to(x.dtype), kept
+
+
+def _replication_pad_backward(grad, x, padding):
+    """What was copied beyond an end counts for that end."""
+    if any(not isinstance(n, int) or n < 0 for n in padding):
+        return NotImplemented
+    memory = torch._prims_common.suggest_memory_format(x)
+    dtype = torch.promote_types(grad.dtype, torch.float32)
+    felt = grad.to(dtype) if grad.is_floating_point() else grad
+    for number, (before, after) in enumerate(zip(padding[::2], padding[1::2])):
+        axis, ahead = x.ndim - 1 - number, 2 * number
+        size = x.shape[axis]
+        first = felt.narrow(axis, 0, before).sum(axis, keepdim=True)
+        last = felt.narrow(axis, before + size, after).sum(axis, keepdim=True)
+        felt = felt.narrow(axis, before, size)
+        felt = felt + aten.constant_pad_nd(first, [0] * ahead + [0, size - 1]) if before else felt
+        felt = felt + aten.constant_pad_nd(last, [0] * ahead + [size - 1, 0]) if after else felt
+    return felt.to(grad.dtype).contiguous(memory_format=memory)
+
+
 def _drawn_like(draw, x, dtype=None, layout=None, device=None, pin_memory=None, memory_format=None):
     dtype = dtype or x.dtype
     if layout not in (None, torch.strided) or not x.is_contiguous() or memory_format not in (None, torch.preserve_format, torch.contiguous_format):
@@ -73,11 +112,25 @@ def _drawn_like(draw, x, dtype=None, layout=None, device=None, pin_memory=None, 
     return draw(x.shape, dtype=dtype, device=device or x.device) if dtype.is_floating_point else NotImplemented
 
 
+def _rand(size, *, generator, **given):
+    return NotImplemented if generator is not None else aten.rand(size, **given)
+
+
 def _normal(mean, std, generator):
-    like = mean
-    if generator is not None or std < 0 or not like.is_floating_point() or not like.is_contiguous():
+    """Normal numbers around a mean with a deviation, one of which may be a number. Deviations in a tensor are not checked."""
+    given = [part for part in (mean, std) if isinstance(part, torch.Tensor)]
+    is_wrong = not isinstance(std, torch.Tensor) and std < 0
+    if generator is not None or is_wrong or len({part.dtype for part in given}) > 1 or not given[0].is_floating_point():
         return NotImplemented
-    return mean + std * aten.randn(like.shape, dtype=like.dtype, device=like.device)
+    drawn = aten.randn(torch.broadcast_shapes(*(part.shape for part in given)), dtype=given[0].dtype, device=given[0].device)
+    return (mean + std * drawn).contiguous()
+
+
+def _normal_of_sizes(mean, std, size, *, generator=None, dtype=None, layout=None, device=None, pin_memory=None):
+    dtype = dtype or torch.get_default_dtype()
+    if generator is not None or std < 0 or not dtype.is_floating_point or layout not in (None, torch.strided):
+        return NotImplemented
+    return mean + std * aten.randn(size, dtype=dtype, device=device)
 
 
 def _fft_r2c(x, dim, normalization, onesided):

@@ -44,13 +44,19 @@ def is_symbolic(size):
 
 
 def may_be_no_size(number):
-    """Whether a whole number may be negative, as far as PyTorch's guards say: an argument of the user's function, and no size."""
-    expression = number.node.expr.xreplace(_fixed.get())
+    """Whether a whole number may be negative, or is made of one that may be, as far as PyTorch's guards say: an argument of the user's
+    function, and no size."""
+    return _may_be_no_size(number.node.expr.xreplace(_fixed.get()), number.node.shape_env)
+
+
+def _may_be_no_size(expression, environment):
     if expression.is_number:
         return False
-    ranges = number.node.shape_env.var_to_range
+    ranges = environment.var_to_range
     known = {symbol: ranges[symbol] for symbol in expression.free_symbols if symbol in ranges}
-    return len(known) < len(expression.free_symbols) or bool(bound_sympy(expression, known).lower < 0)
+    if len(known) < len(expression.free_symbols) or any(found.lower < 0 for found in known.values()):
+        return True
+    return bool(bound_sympy(expression, known).lower < 0)
 
 
 def that_may_be_negative(size):
@@ -85,6 +91,8 @@ def computed(number, call):
         if expression.is_number:
             return filled(float(expression))
         if expression.is_integer and expression.free_symbols and name not in _FUNCTIONS:
+            if _may_be_no_size(expression, number.node.shape_env):
+                raise NotComputed(f"the number {expression}")
             return filled(("size", str(expression)))
         if name == "ToFloat":
             return made(expression.args[0])

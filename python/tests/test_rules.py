@@ -219,3 +219,125 @@ def test_gradients_of_antialiased_resizing(mode, layout):
         got, want = torch.compile(function, backend="kiln", fullgraph=True, options={"fullgraph_native": True})(x), function(x)
         ahead = torch.randn_like(want)
         assert_close(torch.autograd.grad(got, x, ahead), torch.autograd.grad(want, x, ahead), 1e-9)
+
+
+@pytest.mark.parametrize("name", [name for name in dir(torch.special) if "polynomial" in name])
+@torch.no_grad()
+def test_orthogonal_polynomials(name):
+    polynomial = getattr(torch.special, name)
+    # At its ends and close to them, and beyond.
+    x = torch.cat([torch.linspace(-1.5, 1.5, 61), torch.tensor([0.0, 1.0, -1.0, 1e-3, 0.9999, -0.9999])])
+    for degree in (-1, 0, 1, 2, 7, 9, 15):
+        for given, tolerance in ((x, 3e-4), (x.double(), 1e-9)):
+            torch._dynamo.reset()
+            check(lambda x, degree=degree: polynomial(x, degree), given, tolerance=tolerance)
+    torch._dynamo.reset()
+    check(lambda x: polynomial(x, 2.9), torch.arange(3))
+
+
+@pytest.mark.parametrize("sizes, padding", [((5,), (2, 3)), ((1,), (1, 2)), ((4, 5), (1, 2, 0, 3)), ((4, 5), (0, 0, 1, 1)), ((3, 4, 5), (1, 0, 2, 1, 0, 2))])
+@pytest.mark.parametrize("mode", ["replicate", "reflect"])
+def test_gradients_of_pads(sizes, padding, mode):
+    if mode == "reflect" and (sizes == (1,) or padding == (1, 2, 0, 3)):
+        padding, sizes = (1, 2, 0, 2), (4, 5)
+    formats = {2: (torch.contiguous_format, torch.channels_last), 3: (torch.contiguous_format, torch.channels_last_3d)}
+    for layout in formats.get(len(sizes), (torch.contiguous_format,)):
+        torch._dynamo.reset()
+        x = torch.randn(2, 3, *sizes).to(memory_format=layout).requires_grad_()
+
+        def function(x):
+            return F.pad(x, padding, mode=mode)
+
+        got, want = torch.compile(function, backend="kiln", fullgraph=True)(x), function(x)
+        assert_close(got, want)
+        ahead = torch.randn_like(want)
+        assert_close(torch.autograd.grad(got, x, ahead), torch.autograd.grad(want, x, ahead))
+    assert not kiln.report().fallbacks, str(kiln.report())
+
+
+def test_gradients_of_pads_of_any_size():
+    def function(x):
+        return F.pad(x, (1, 2, 0, 1), mode="replicate") * 2
+
+    compiled = torch.compile(function, backend="kiln", fullgraph=True, dynamic=True)
+    for height in (4, 6, 9):
+        x = torch.randn(2, 3, height, height + 1, requires_grad=True)
+        got, want = (torch.autograd.grad(run(x).sin().sum(), x) for run in (compiled, function))
+        assert_close(got, want)
+    assert not kiln.report().fallbacks, str(kiln.report())
+
+
+@torch.no_grad()
+def test_normal_numbers_of_any_mean_and_deviation():
+    def function(mean, std):
+        expanded = mean.expand(50, 1000), std.expand(50, 1000)
+        drawn = torch.normal(1.0, 2.0, (4000,)), torch.normal(mean, std), torch.normal(1.0, std), torch.normal(*expanded)
+        return *drawn, torch.distributions.Normal(mean, std).sample((3,)), torch.rand(1000, generator=None)
+
+    mean, std = torch.linspace(-1, 1, 1000), torch.linspace(0.1, 2, 1000)
+    compiled = torch.compile(function, backend="kiln")
+    for got, want in zip(compiled(mean, std), function(mean, std)):
+        assert got.shape == want.shape and got.stride() == want.stride() and got.dtype == want.dtype
+        assert abs(got.mean() - want.mean()) < 0.25 and abs(got.std() - want.std()) < 0.25
+    assert not kiln.report().fallbacks, str(kiln.report())
+    torch._dynamo.reset()
+    compiled = torch.compile(function, backend="kiln", options={"fallback_random": True})
+    torch.manual_seed(3)
+    got = compiled(mean, std)
+    torch.manual_seed(3)
+    assert_close(got, function(mean, std))
+
+
+def test_fake_quantisation_of_channels():
+    scale = torch.tensor([0.1, 0.05, 0.3, 0.6405920704482397])
+    zero = torch.tensor([0, 3, -2, 1], dtype=torch.int32)
+    halves = torch.cat([(torch.arange(-40, 40) + 0.5)[:, None] * scale, torch.full((1, 4), NAN)])
+    check(lambda x: torch.fake_quantize_per_channel_affine(x, scale, zero, 1, -20, 20), halves)
+
+    def function(x):
+        return torch.fake_quantize_per_channel_affine(x, scale, zero, 1, -128, 127)
+
+    x = torch.randn(50, 4, 3) * 20
+    assert_close(gradients(torch.compile(function, backend="kiln", fullgraph=True), x), gradients(function, x))
+    assert not kiln.report().fallbacks, str(kiln.report())
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("right", [False, True])
+@pytest.mark.parametrize("size", [64, 65, 127, 128, 129, 1000])
+def test_places_among_many_boundaries(size, right):
+    boundaries = torch.randn(size).sort().values
+    boundaries[3] = boundaries[4]
+    x = torch.cat([torch.randn(300), boundaries[:20], torch.tensor([NAN, INF, -INF])])
+    check(lambda b, x: (torch.searchsorted(b, x, right=right), torch.searchsorted(b, x, right=right, out_int32=True)), boundaries, x)
+    torch._dynamo.reset()
+    rows, order = torch.randn(3, size), torch.randn(3, 70)
+    check(lambda b, x, sorter: torch.searchsorted(b, x, sorter=sorter, right=right), rows, order, rows.argsort(-1))
+    torch._dynamo.reset()
+    check(lambda b, x: torch.searchsorted(b, x, side="right"), torch.arange(0, 2 * size, 2), torch.randint(-5, 2 * size + 5, (40, 2)))
+
+
+BESSEL = ["i0", "i0e", "i1", "i1e", "bessel_j0", "bessel_j1", "bessel_y0", "bessel_y1", "spherical_bessel_j0"]
+BESSEL += [f"{scaled}modified_bessel_{kind}" for scaled in ("", "scaled_") for kind in ("i0", "i1", "k0", "k1") if not scaled or kind[0] == "k"]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", BESSEL)
+def test_bessel_functions(name):
+    function = getattr(torch.special, name)
+    ends = torch.tensor([0.0, -0.0, -1.0, 1e-6, 2.404825557695773, 3.8317059702, 8.0, 8.001, 50.0, INF, -INF, NAN])
+    x = torch.cat([torch.linspace(-12, 30, 421), ends])
+    check(function, x, tolerance=2e-5)
+    torch._dynamo.reset()
+    # PyTorch's waves have six digits in double precision.
+    check(function, x.double(), tolerance=2e-5 if "bessel_j" in name or "bessel_y" in name else 1e-11)
+    torch._dynamo.reset()
+    check(function, torch.arange(5), tolerance=2e-5)
+
+
+def test_gradients_of_bessel_functions():
+    for function in (torch.special.i0, torch.special.i0e, torch.special.i1, torch.special.i1e):
+        torch._dynamo.reset()
+        x = torch.linspace(-3, 12, 40)
+        assert_close(gradients(torch.compile(function, backend="kiln", fullgraph=True), x), gradients(function, x), 1e-4)
+    assert not kiln.report().fallbacks, str(kiln.report())

@@ -83,7 +83,16 @@ impl<'a> Context<'a> {
                 Some(value) => Ok(value),
                 None => self.unsupported(format!("with the symbolic {name} {dim}")),
             },
+            Argument::Tensor(_) => self.wrong(name, "a number that is known before the call"),
             _ => self.wrong(name, "a whole number"),
+        }
+    }
+
+    /// The node of a number that only the call tells: it is given as a tensor of one element.
+    pub fn told_by_call(&self, name: &str) -> Result<Option<NodeId>, Error> {
+        match self.given(name) {
+            Some(Argument::Tensor(_)) => self.optional_node(name),
+            _ => Ok(None),
         }
     }
 

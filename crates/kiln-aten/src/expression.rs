@@ -228,6 +228,7 @@ impl Parser<'_> {
             ("FloorDiv" | "CleanDiv", [a, b]) => Ok(a.floor_div(b).into()),
             ("CeilDiv", [a, b]) => Ok(a.ceil_div(b).into()),
             ("Mod" | "PythonMod", [a, b]) => Ok(a.modulo(b).into()),
+            ("Abs", [a]) => Ok(Dim::max_of([a.clone(), a.clone() * -1]).into()),
             ("Max", _) => Ok(Dim::max_of(sizes.iter().cloned()).into()),
             ("Min", _) => Ok(Dim::min_of(sizes.iter().cloned()).into()),
             _ => self.fail(format!("the function {name} is not understood")),
@@ -253,6 +254,7 @@ mod tests {
         assert_eq!(value("(6*s4)/3"), 8);
         assert_eq!(value("FloorDiv(-7, 2)"), -4);
         assert_eq!(value("-2**2"), -4);
+        assert_eq!(value("Abs(s3 - 5) + Abs(s2)"), 4);
         assert_eq!(value("CeilToInt(1.0*ToFloat(s47))"), 47);
         assert_eq!(value("CeilToInt(IntTrueDiv(s7, 2))"), 4);
         assert_eq!(value("FloorToInt(0.75*s10 + 0.5)"), 8);

@@ -197,7 +197,12 @@ impl<'a> Walk<'a> {
             && got.rank() == expected.rank()
             && !got.shape.iter().zip(&expected.shape).any(differ);
         if !is_same {
-            return Err(mismatch(got.to_string()));
+            let kind = match (value.complex, meta.element.complex) {
+                (true, false) => "complex numbers as ",
+                (false, true) => "real numbers as ",
+                _ => "",
+            };
+            return Err(mismatch(format!("{kind}{got}")));
         }
         for (axis, (own, size)) in got.shape.iter().zip(&expected.shape).enumerate() {
             if own != size {

@@ -47,7 +47,12 @@ pub(super) const ROWS: &[Row] = &[
         },
     },
     Row {
-        ops: &["aten.full.default", "aten.full_like.default", "aten.scalar_tensor.default"],
+        ops: &[
+            "aten.full.default",
+            "aten.full_like.default",
+            "aten.scalar_tensor.default",
+            "prims.scalar_tensor.default",
+        ],
         text: "`full`",
         build: |c| {
             let like = c.optional("self")?;

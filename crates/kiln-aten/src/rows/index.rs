@@ -137,9 +137,9 @@ pub(super) const ROWS: &[Row] = &[
         text: "`scatter` of a `full`",
         build: |c| {
             let (axis, x, index) = scattered(c)?;
-            let value = c.scalar("value", c.ty(real(x)).dtype)?;
+            let value = c.cast_to("value", c.ty(real(x)).dtype)?;
             let shape = c.shape(real(index));
-            let updates = build::full(&mut c.b, value, &shape)?;
+            let updates = build::broadcast_to(&mut c.b, &value, &shape)?;
             let y = build::scatter(&mut c.b, ScatterKind::Set, &x, axis, &index, &updates)?;
             one(c.without_it(c.tensor("self")?, y)?)
         },
@@ -171,9 +171,9 @@ pub(super) const ROWS: &[Row] = &[
             let updates = match c.optional("src")? {
                 Some(updates) => c.with_an_axis(updates)?.id,
                 None => {
-                    let value = c.scalar("value", c.ty(real(x)).dtype)?;
+                    let value = c.cast_to("value", c.ty(real(x)).dtype)?;
                     let shape = c.shape(real(index));
-                    build::full(&mut c.b, value, &shape)?
+                    build::broadcast_to(&mut c.b, &value, &shape)?
                 }
             };
             let reduction = match c.word("reduce")? {

@@ -29,7 +29,7 @@ pub(super) const ROWS: &[Row] = &[
                 (x, y) = (y, x);
             }
             let dtype = c.b.ty(&x).dtype;
-            if c.float_or("alpha", 1.0)? != 1.0 {
+            if c.told_by_call("alpha")?.is_some() || c.float_or("alpha", 1.0)? != 1.0 {
                 let alpha = c.cast_to("alpha", dtype)?;
                 y = build::mul(&mut c.b, &y, &alpha)?;
             }
@@ -65,7 +65,7 @@ pub(super) const ROWS: &[Row] = &[
         },
     },
     Row {
-        ops: &["aten.div.Tensor", "aten.div.Scalar"],
+        ops: &["aten.div.Tensor", "aten.div.Scalar", "aten.true_divide.Tensor"],
         text: "`div` of floats, integers by `cast`, short floats and a number in f32",
         build: |c| {
             let dtype = as_float(c.promoted(&["self", "other"])?);
@@ -302,6 +302,12 @@ pub(super) const ROWS: &[Row] = &[
         text: "`leaky_relu`",
         build: |c| {
             let x = c.node("self")?;
+            if c.told_by_call("negative_slope")?.is_some() {
+                let slope = c.cast_to("negative_slope", c.b.ty(&x).dtype)?;
+                let is_above = build::compare_scalar(&mut c.b, CompareOp::Gt, &x, 0.0)?;
+                let below = build::mul(&mut c.b, &x, &slope)?;
+                return one(build::select(&mut c.b, &is_above, &x, &below)?);
+            }
             let slope = c.float_or("negative_slope", 0.01)?;
             one(build::leaky_relu(&mut c.b, &x, slope)?)
         },
@@ -381,6 +387,10 @@ pub(super) const ROWS: &[Row] = &[
         build: |c| {
             let dtype = c.promoted(&["self", "exponent"])?;
             let x = c.cast_to("self", dtype)?;
+            if c.told_by_call("exponent")?.is_some() {
+                let exponent = c.cast_to("exponent", dtype)?;
+                return one(build::pow(&mut c.b, &x, &exponent)?);
+            }
             let exponent = c.float("exponent")?;
             one(build::pow_scalar(&mut c.b, &x, exponent)?)
         },

@@ -4,7 +4,7 @@ use crate::Error;
 use crate::call::{Context, one, real};
 use crate::rows::Row;
 use kiln_ir::build::{self, ConvOptions, Emit};
-use kiln_ir::{DType, DotDims, NodeId, Op};
+use kiln_ir::{CompareOp, DType, DotDims, NodeId, Op, Scalar};
 
 pub(super) const ROWS: &[Row] = &[
     Row {
@@ -102,7 +102,13 @@ pub(super) const ROWS: &[Row] = &[
 
 /// `beta`·bias + `alpha`·x·y, over a batch that the bias does not have summed. Short floats are rounded once, after the sum.
 pub(super) fn scaled_sum(c: &mut Context, bias: NodeId, x: NodeId, y: NodeId) -> Result<NodeId, Error> {
-    let (alpha, beta) = (c.float_or("alpha", 1.0)?, c.float_or("beta", 1.0)?);
+    let (told_alpha, told_beta) = (c.told_by_call("alpha")?, c.told_by_call("beta")?);
+    // A factor that only the call tells is neither 1 nor 0 as far as the graph knows.
+    let factor = |c: &Context, name: &str, told: Option<NodeId>| match told {
+        Some(_) => Ok(f64::NAN),
+        None => c.float_or(name, 1.0),
+    };
+    let (alpha, beta) = (factor(c, "alpha", told_alpha)?, factor(c, "beta", told_beta)?);
     let (ty, y_rank) = (c.b.ty(&x), c.b.ty(&y).rank());
     let dtype = ty.dtype;
     let out = if dtype.is_float() && (alpha != 1.0 || beta != 1.0) { dtype.compute_type() } else { dtype };
@@ -114,13 +120,23 @@ pub(super) fn scaled_sum(c: &mut Context, bias: NodeId, x: NodeId, y: NodeId) ->
     if c.name() == "addbmm" {
         sum = build::sum(&mut c.b, &sum, &[0], false)?;
     }
-    if alpha != 1.0 {
+    if told_alpha.is_some() {
+        let alpha = c.cast_to("alpha", out)?;
+        sum = build::mul(&mut c.b, &sum, &alpha)?;
+    } else if alpha != 1.0 {
         sum = build::mul_scalar(&mut c.b, &sum, alpha)?;
     }
     // A factor of 0 leaves out even NaN.
     if beta != 0.0 {
         let mut bias = build::cast(&mut c.b, &bias, out)?;
-        if beta != 1.0 {
+        if told_beta.is_some() {
+            let beta = c.cast_to("beta", out)?;
+            // What it is times 0 may be no number; it is nothing.
+            let zero = build::full(&mut c.b, Scalar::int(out, 0), &[])?;
+            let is_nothing = build::compare(&mut c.b, CompareOp::Eq, &beta, &zero)?;
+            let scaled = build::mul(&mut c.b, &bias, &beta)?;
+            bias = build::select(&mut c.b, &is_nothing, &zero, &scaled)?;
+        } else if beta != 1.0 {
             bias = build::mul_scalar(&mut c.b, &bias, beta)?;
         }
         sum = build::add(&mut c.b, &bias, &sum)?;

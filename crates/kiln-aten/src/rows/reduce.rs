@@ -59,6 +59,9 @@ pub(super) const ROWS: &[Row] = &[
         build: |c| {
             let x = c.tensor("self")?;
             let (axes, keep) = over(c, x)?;
+            if x.complex {
+                return c.unsupported("of complex numbers");
+            }
             let x = total(c, x)?;
             one(build::prod(&mut c.b, &x, &axes, keep)?)
         },

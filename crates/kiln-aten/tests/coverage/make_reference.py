@@ -753,10 +753,18 @@ def lazy():
         case("aten._weight_int8pack_mm.default", f(3, 32, dtype=dtype), i(-128, 128, 4, 32, dtype=torch.int8), positive(4, dtype=dtype))
 
 
+def of_numbers():
+    """What PyTorch makes of numbers that calls bring."""
+    case("aten.true_divide.Tensor", torch.tensor([[-0.49, 0.67, 1.94]]), torch.tensor([[1.5], [-0.86]]))
+    case("aten.true_divide.Tensor", torch.tensor([-6, 6, -3, 0]), torch.tensor([5, 6, 4, 2]))
+    case("prims.scalar_tensor.default", 2.5, dtype=torch.float64, device=torch.device("cpu"))
+
+
 for group in [views, creation, pointwise, reductions, indexing, products, complex_numbers, layers, attention,
               random, others, core, scalars, seldom, attention_on_cuda, lazy]:
     group()
 draws.write_all(case, random_case)
+of_numbers()
 
 (HERE / "reference.txt").write_text("# Written by make_reference.py.\n" + "\n".join(lines) + "\n")
 wanted = {l for l in (HERE / "ops.txt").read_text().split("\n") if l and not l.startswith("#")}
