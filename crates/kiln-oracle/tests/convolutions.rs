@@ -1,7 +1,7 @@
 //! Interpreter, eager and compiled agree on convolutions of all attributes, in chains, with gradients and of no images
 //! (`KILN_FUZZ_GRAPHS` says how many).
 
-use kiln_ir::build::{self, Emit, GraphBuilder};
+use kiln_ir::build::{self, ConvOptions, Emit, GraphBuilder};
 use kiln_ir::examples::Random;
 use kiln_ir::{ConvDims, DType, Error, Graph, NodeId, Op, TensorType, generate};
 use kiln_oracle::{self as oracle, Config, LayoutChoice, Tally};
@@ -100,4 +100,57 @@ fn on_convolutions() {
         }
     }
     assert!(tally.comparisons > count / 3, "{tally}");
+}
+
+/// A convolution with a bias whose images, weights and results have their channels last in memory.
+fn channels_last(dtype: DType, x: [usize; 4], w: [usize; 4], stride: usize, groups: usize) -> Result<Graph, Error> {
+    let mut b = GraphBuilder::new();
+    let mut input = |[n, c, height, width]: [usize; 4]| {
+        let last = b.input(TensorType::fixed(dtype, &[n, height, width, c]))?;
+        build::permute(&mut b, &last, &[0, 3, 1, 2])
+    };
+    let (x, kernel) = (input(x)?, input(w)?);
+    let bias = b.input(TensorType::fixed(dtype, &w[..1]))?;
+    let (padding, stride) = (vec![w[2] / 2, w[3] / 2], vec![stride; 2]);
+    let options = ConvOptions { stride, padding, dilation: vec![1; 2], groups };
+    let y = build::conv(&mut b, &x, &kernel, Some(&bias), &options)?;
+    let y = build::permute(&mut b, &y, &[0, 2, 3, 1])?;
+    b.output(y);
+    Ok(b.finish())
+}
+
+#[test]
+fn with_channels_last() {
+    // Images, channels, results, height, width, taps, stride, groups.
+    const CASES: &[[usize; 8]] = &[
+        // Channels are the innermost loop, with results of one vector, one panel and several.
+        [2, 20, 40, 7, 13, 3, 1, 1],
+        [1, 17, 16, 9, 6, 3, 2, 1],
+        [1, 34, 100, 5, 7, 5, 1, 1],
+        [0, 20, 40, 7, 13, 3, 1, 1],
+        // Few channels; channels that are no whole number of pairs.
+        [1, 3, 33, 15, 17, 7, 2, 1],
+        // One pixel, of a few results.
+        [2, 24, 40, 7, 11, 1, 1, 1],
+        [1, 26, 130, 9, 16, 1, 1, 1],
+        // Several groups in a vector, and a last one that is not full; a vector a group; pixels far apart.
+        [1, 32, 32, 6, 11, 3, 1, 8],
+        [2, 24, 24, 5, 9, 3, 1, 3],
+        [1, 48, 48, 7, 10, 3, 1, 3],
+        [1, 512, 512, 2, 14, 3, 1, 32],
+        // Single channels, in vectors that are full, and in a last one that is not.
+        [1, 40, 40, 9, 20, 3, 1, 40],
+        [2, 32, 32, 8, 5, 5, 2, 32],
+        [0, 40, 40, 9, 20, 3, 1, 40],
+    ];
+    for dtype in [DType::F32, DType::Bf16, DType::F16] {
+        for (seed, &[images, channels, outputs, height, width, taps, stride, groups]) in CASES.iter().enumerate() {
+            let (x, w) = ([images, channels, height, width], [outputs, channels / groups, taps, taps]);
+            let graph = channels_last(dtype, x, w, stride, groups).unwrap();
+            let inputs = generate::inputs(&graph, seed as u64);
+            if let Err(error) = oracle::compare(&graph, &inputs, &Config::default()) {
+                panic!("{dtype} {x:?} {w:?} stride {stride}: {error}");
+            }
+        }
+    }
 }

@@ -44,6 +44,16 @@ impl Panels {
         Ok(Panels { isa, k, n, acc, nr: tiling.nr, format, is_f32: dtype == DType::F32 })
     }
 
+    /// The same with panels of so many columns.
+    pub(super) fn of_width(self, nr: usize) -> Panels {
+        Panels { nr, ..self }
+    }
+
+    /// The same for fewer columns.
+    pub(crate) fn of_columns(self, n: usize) -> Panels {
+        Panels { n, ..self }
+    }
+
     /// Columns of a panel.
     pub fn width(&self) -> usize {
         self.nr

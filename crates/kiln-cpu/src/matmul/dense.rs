@@ -21,6 +21,9 @@ use kiln_runtime::LaunchError;
 const FEWEST_OUTPUTS: usize = 24;
 /// The same where results have their channels last, for which there are no planes.
 const FEWEST_LAST_OUTPUTS: usize = 2;
+/// Results of a pixel up to which its channels are not worth packing, and pixels up to which weights are not.
+const MOST_LAST_OUTPUTS: i64 = 256;
+const FEW_LAST_PIXELS: i64 = 128;
 /// Products of a sum from which on a tile is worth its transposition.
 const FEWEST_SUMMED: usize = 24;
 
@@ -88,13 +91,12 @@ impl Parts {
             return None;
         }
         let pairs = Extension::multiplies_pairs(isa) && [image.dtype, weights.dtype] == [DType::Bf16; 2];
-        let fewest = if swapped && pairs { FEWEST_LANES } else { fewest };
         let outputs = body.n[0].size.clone();
-        // One tap: floats side by side, whose results are, too. Everything else is a product like any other.
-        let floats = image.dtype == DType::F32 && weights.dtype == DType::F32;
-        let pixel =
-            image.place.running.last().is_some_and(|stride| stride.as_const().is_some_and(|n| (1..=2).contains(&n)));
-        if outputs.as_const().is_some_and(|n| n < fewest as i64) || body.k.len() == 1 && !(floats && pixel && swapped) {
+        let fills_vector = isa == Isa::Avx512 && outputs.as_const() == Some(FEWEST_LANES as i64);
+        let fewest = if swapped && (pairs || fills_vector) { FEWEST_LANES } else { fewest };
+        if outputs.as_const().is_some_and(|n| n < fewest as i64)
+            || body.k.len() == 1 && !is_for_one_tap(isa, &image, &weights, body, swapped)
+        {
             return None;
         }
         let groups_of = |axis: Option<&Axis>| axis.map_or(Dim::from(1), |axis| axis.size.clone());
@@ -106,6 +108,26 @@ impl Parts {
             fewest,
         })
     }
+}
+
+/// Whether a convolution with one tap is computed so: of floats side by side, whose results are, too, or of a few results of pixels whose
+/// channels are side by side, which would be packed for little. Everything else is a product like any other.
+fn is_for_one_tap(isa: Isa, image: &WindowLoad, weights: &WindowLoad, body: &MatmulBody, swapped: bool) -> bool {
+    let floats = image.dtype == DType::F32 && weights.dtype == DType::F32;
+    let last = |strides: &[Dim]| strides.last().and_then(Dim::as_const);
+    if swapped {
+        return floats && last(&image.place.running).is_some_and(|n| (1..=2).contains(&n));
+    }
+    // Where there are tiles, those of products are faster.
+    let pairs = [image.dtype, weights.dtype] == [DType::Bf16; 2]
+        && Extension::multiplies_pairs(isa)
+        && Extension::get() < Extension::Amx;
+    let few = body.n[0].size.as_const().is_some_and(|n| (FEWEST_LANES as i64..=MOST_LAST_OUTPUTS).contains(&n));
+    let size = |axis: &Axis| axis.size.as_const();
+    let pixels = body.m.iter().try_fold(1i64, |pixels, axis| pixels.checked_mul(size(axis)?));
+    let (channels, many) = (size(&body.k[0]), pixels.is_some_and(|pixels| pixels > FEW_LAST_PIXELS));
+    let in_place = last(&image.place.fixed) == Some(1) && channels.is_some_and(|n| floats || pairs && n % 2 == 0);
+    in_place && few && many && body.batch.is_empty()
 }
 
 /// Weights of a convolution that can be packed beforehand: all sizes but the number of images are known, and there is one group.
@@ -139,7 +161,7 @@ impl Weights {
             if stem || !is_for(&dense, parts.fewest) {
                 return None;
             }
-            let panels = Panels::new(isa, k, dense.outputs, DType::F32, DType::F32).ok()?;
+            let panels = dense.panels(k).ok()?;
             let first = known.number(&parts.weights.first.rest).ok()? as isize;
             // Words may begin at any element.
             let first =
@@ -215,7 +237,8 @@ fn found(
     };
     let last = summed.len() - 1;
     let (channels, channel_stride) = summed[0];
-    let taps = Taps { elements: Pixels::Floats, channels, channel: steps[0], y: along(2, 1), x: along(1, last) };
+    let (elements, y_taps, x_taps) = (Pixels::Floats, along(2, 1), along(1, last));
+    let taps = Taps { elements, channels, channel: steps[0], y: y_taps, x: x_taps, taps_first: false };
     let [y, x] = windows.axes;
     let group = |parts: &WindowParts| known.number(&parts.first.group).map(|n| n as isize);
     let dense = Dense {
@@ -231,17 +254,19 @@ fn found(
         row_stride: windows.row_stride,
         pixel_stride: windows.pixel_stride,
         weights: std::ptr::null(),
+        taps_first: false,
         weight_group: 0,
         groups: 1,
         several: 0,
         outputs: 0,
+        last_outputs: 0,
         y,
         x,
         pixels_first: false,
     };
     let short = summed.iter().map(|axis| axis.0).product::<usize>() < FEWEST_SUMMED;
     let found = Found { dense, taps, weight_output, weight_group: group(weights)? };
-    Ok((!short).then(|| found.of_elements(image.dtype, weights.dtype)))
+    Ok((!short).then(|| found.of_elements(image.dtype, weights.dtype).in_order_of_image()))
 }
 
 impl Found {
@@ -280,6 +305,13 @@ impl Found {
         Found { dense, taps, weight_output, weight_group }
     }
 
+    /// The same with taps first in panels, where images have their channels last.
+    fn in_order_of_image(mut self) -> Found {
+        self.dense.taps_first = self.taps.count() > 1 && self.dense.has_channels_last();
+        self.taps.taps_first = self.dense.taps_first;
+        self
+    }
+
     /// The same with the results of several groups in a vector, where a group has fewer and as many channels, all side by side.
     fn with_several_groups(mut self) -> Found {
         let lanes = Dense::vector_of(self.dense.isa);
@@ -292,12 +324,15 @@ impl Found {
             && self.weight_group == outputs as isize * self.weight_output;
         let fits = outputs == channels * each && outputs < lanes && lanes.is_multiple_of(outputs.max(1));
         let in_place = matches!(dense.pixels, Pixels::Floats | Pixels::Pairs);
-        if !in_place || !side_by_side || !fits || !(dense.groups * outputs).is_multiple_of(lanes) {
+        let all = dense.groups * outputs;
+        // Without masks a pixel is read beyond its channels.
+        let whole = all.is_multiple_of(lanes) || dense.isa == Isa::Avx512;
+        if dense.groups < 2 || !in_place || !side_by_side || !fits || !whole {
             return self;
         }
-        dense.several = outputs;
-        dense.groups = dense.groups * outputs / lanes;
-        dense.outputs = lanes;
+        (dense.several, dense.taps_first, self.taps.taps_first) = (outputs, false, false);
+        dense.groups = all.div_ceil(lanes);
+        (dense.outputs, dense.last_outputs) = (lanes, all - (all.div_ceil(lanes) - 1) * lanes);
         dense.channel_stride = 0;
         dense.group_stride = (lanes / each) as isize;
         self.weight_group = lanes as isize * self.weight_output;
@@ -413,7 +448,8 @@ impl DenseConvolution {
         let Parts { image, weights, groups, outputs, fewest } = parts;
         let packed = packed.is_some_and(|buffer| buffer == weights.buffer);
         let known = Known { symbols: &[], values: &[] };
-        let prepared = match prepared(build.isa, &image, &weights, [&groups, &outputs], fewest, &known) {
+        let prepared = match prepared(build.isa, &image, &weights, [&groups, &outputs], (fewest, pixels_first), &known)
+        {
             Ok(None) => return Ok(None),
             Ok(prepared) => prepared,
             // Sizes that are not known yet.
@@ -436,10 +472,10 @@ impl Convolution for DenseConvolution {
     unsafe fn launch(&self, launch: &Launch<'_>) -> Result<bool, LaunchError> {
         let &Launch { isa, threads, buffers, known } = launch;
         let made;
+        let how = (self.fewest, self.pixels_first);
         let prepared = match &self.prepared {
             Some(prepared) => prepared,
-            None => match prepared(isa, &self.image, &self.weights, [&self.groups, &self.outputs], self.fewest, known)?
-            {
+            None => match prepared(isa, &self.image, &self.weights, [&self.groups, &self.outputs], how, known)? {
                 Some(prepared) => {
                     made = prepared;
                     &made
@@ -468,20 +504,15 @@ impl Convolution for DenseConvolution {
                 for group in 0..groups {
                     let from = from.wrapping_offset(group as isize * group_bytes);
                     let to = scratch.ptr::<f32>().wrapping_add(group * each);
+                    let last = panels.of_columns(found.dense.last_outputs);
+                    let panels = if group + 1 == groups { &last } else { panels };
                     // SAFETY: the caller guarantees the buffers; the scratch has room for all groups.
                     unsafe { found.taps.pack(panels, from, found.weight_output, to) };
                 }
                 scratch.ptr::<f32>().cast_const()
             }
         };
-        let dense = Dense {
-            threads,
-            image: at(&self.image)?,
-            weights,
-            weight_group: each,
-            pixels_first: self.pixels_first,
-            ..found.dense.clone()
-        };
+        let dense = Dense { threads, image: at(&self.image)?, weights, weight_group: each, ..found.dense.clone() };
         launched(&self.tiles, launch, |epilogue| {
             // SAFETY: the caller guarantees the buffers, the kernel the strides.
             unsafe { dense.run_planned(plan, epilogue) };
@@ -508,17 +539,17 @@ fn prepared(
     image: &WindowParts,
     weights: &WindowParts,
     [groups, outputs]: [&Dim; 2],
-    fewest: usize,
+    (fewest, pixels_first): (usize, bool),
     known: &Known<'_>,
 ) -> Result<Option<Prepared>, LaunchError> {
     let Some(mut found) = found(isa, image, weights, known)? else { return Ok(None) };
-    found.dense = Dense { isa, groups: known.size(groups)?, outputs: known.size(outputs)?, ..found.dense };
+    let (groups, outputs) = (known.size(groups)?, known.size(outputs)?);
+    found.dense = Dense { isa, groups, outputs, last_outputs: outputs, pixels_first, ..found.dense };
     if !is_for(&found.dense, fewest) {
         return Ok(None);
     }
     let found = found.with_several_groups();
-    let (k, outputs) = (found.dense.channels * found.taps.count(), found.dense.outputs);
     let failed = |error: GemmError| LaunchError::Device { code: 0, message: error.to_string() };
-    let panels = Panels::new(isa, k, outputs, DType::F32, DType::F32).map_err(failed)?;
+    let panels = found.dense.panels(found.dense.channels * found.taps.count()).map_err(failed)?;
     Ok(found.dense.plan().map_err(failed)?.map(|plan| Prepared { found, panels, plan }))
 }

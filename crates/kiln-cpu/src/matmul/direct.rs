@@ -97,9 +97,10 @@ impl DirectConvolution {
                 Direct::is_for(n, summed.unwrap_or(usize::MAX))
             });
             let floats = matches!(weights.dtype, DType::F32 | DType::Bf16 | DType::F16);
-            // Lanes of pairs are results, which have to fill a vector.
+            // Lanes are results where those fill a vector of pairs, or of floats whose sums are long.
             let pairs = Extension::multiplies_pairs(build.isa) && [weights.dtype, load.dtype] == [DType::Bf16; 2];
-            let dense = pairs
+            let long = build.isa == Isa::Avx512 && !known(&summed).is_some_and(Direct::is_short);
+            let dense = (pairs || long)
                 && body.k.len() > 1
                 && known(&outputs).is_some_and(|n| (FEWEST_LANES..=Direct::FEW_OUTPUTS).contains(&n));
             if !few || !floats || dense || outputs.is_zero() {

@@ -340,6 +340,8 @@ impl Tiles {
         let (down, across) = (Span::new('r'), Span::new('c'));
         let stride = private("_tile_stride");
         let (epilogue, columns) = merged(&body.epilogue, columns);
+        // A row of an image that is a row of tiles by itself would be looked for by dividing.
+        let (epilogue, rows) = merged(&epilogue, rows);
         let columns = &columns[..];
         let last = columns.last().map(|axis| axis.var);
         let with = |symbol: Symbol| -> Option<Dim> {

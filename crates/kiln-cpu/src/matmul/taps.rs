@@ -1,6 +1,6 @@
 //! Weights of a dense convolution in memory, and how they become panels.
 
-use crate::gemm::{Matrix, Panels, Pixels, Runs, Scratch, interleave, pack_taps};
+use crate::gemm::{Matrix, Panels, Pixels, Runs, Scratch, TapWeights, interleave};
 use crate::pool;
 use half::{bf16, f16};
 use kiln_ir::DType;
@@ -19,6 +19,8 @@ pub(super) struct Taps {
     /// Size and stride.
     pub y: (usize, isize),
     pub x: (usize, isize),
+    /// Whether panels are `[tap][channel][result]`, and not `[channel][tap][result]`.
+    pub taps_first: bool,
 }
 
 impl Taps {
@@ -26,19 +28,19 @@ impl Taps {
         self.y.0 * self.x.0
     }
 
-    /// The step of a sum whose elements are at equal distances.
+    /// The step of a sum whose elements are at equal distances in the order of the panels.
     fn step(&self) -> Option<isize> {
-        let step = if self.x.0 > 1 {
-            self.x.1
-        } else if self.y.0 > 1 {
-            self.y.1
-        } else {
-            self.channel
-        };
-        let even = (self.x.0 == 1 || self.x.1 == step)
-            && (self.y.0 == 1 || self.y.1 == step * self.x.0 as isize)
-            && (self.channels == 1 || self.channel == step * self.count() as isize);
-        even.then_some(step)
+        let channels = (self.channels, self.channel);
+        let axes = if self.taps_first { [self.y, self.x, channels] } else { [channels, self.y, self.x] };
+        let mut steps = None;
+        for (size, stride) in axes.into_iter().rev().filter(|axis| axis.0 > 1) {
+            let (step, count) = steps.unwrap_or((stride, 1));
+            if stride != step * count {
+                return None;
+            }
+            steps = Some((step, count * size as isize));
+        }
+        Some(steps.map_or(1, |(step, _)| step))
     }
 
     /// Packs the weights of a group, whose first is at `from`, into panels.
@@ -58,13 +60,21 @@ impl Taps {
                     panels.pack(&Matrix { data: from, dtype, row_stride: step, column_stride: outputs }, to.cast());
                 }
                 (Pixels::Floats | Pixels::Pairs, None) => {
-                    let (channels, channel) = (self.channels, self.channel);
-                    pack_taps(panels, from.cast(), outputs, (channels, channel), self.y, self.x, to);
+                    let (channels, taps_first) = ((self.channels, self.channel), self.taps_first);
+                    let weights = TapWeights { from: from.cast(), outputs, channels, y: self.y, x: self.x, taps_first };
+                    weights.pack(panels, to);
                 }
                 (Pixels::Interleaved(_), _) | (Pixels::Widened(_), None) => {
                     let words = self.words(panels.shape().1, from, outputs);
-                    let (data, sum) = (words.ptr::<u8>().cast_const(), (self.channels * self.count()) as isize);
-                    panels.pack(&Matrix { data, dtype: DType::F32, row_stride: 1, column_stride: sum }, to.cast());
+                    let taps = self.count() as isize;
+                    let in_words = Taps {
+                        elements: Pixels::Floats,
+                        channel: taps,
+                        y: (self.y.0, self.x.0 as isize),
+                        x: (self.x.0, 1),
+                        ..*self
+                    };
+                    in_words.pack(panels, words.ptr::<u8>(), self.channels as isize * taps, to);
                 }
             }
         }
@@ -76,7 +86,7 @@ impl Taps {
         let words = Scratch::take::<u32>(results * sum);
         let (source, target) = (from as usize, words.ptr::<u32>() as usize);
         let even = self.elements == Pixels::Interleaved(2 * self.channels)
-            && self.step() == Some(1)
+            && (Taps { taps_first: false, ..*self }).step() == Some(1)
             && self.channel == taps as isize;
         let runs = even.then(|| Runs::new(taps)).flatten();
         pool::run(results.div_ceil(TASK_OUTPUTS), pool::threads(), &|task| {

@@ -61,12 +61,23 @@ impl Dense {
     ///
     /// # Safety
     /// As [`Dense::run`].
-    pub(super) unsafe fn view(&self, image: usize, group: usize, y: &Range<usize>, x: &Range<usize>) -> View {
+    pub(super) unsafe fn view(
+        &self,
+        copied: Option<[usize; 2]>,
+        image: usize,
+        group: usize,
+        y: &Range<usize>,
+        x: &Range<usize>,
+    ) -> View {
         let size = self.pixels.size() as isize;
         let first = image as isize * self.image_stride + group as isize * self.group_stride
             - self.y.start * self.row_stride
             - self.x.start * self.pixel_stride;
         let first = self.image.wrapping_offset(first * size);
+        if let Some(strides) = copied {
+            // SAFETY: the caller's promise.
+            return unsafe { self.copy(first.cast(), strides, under(&self.y, y), under(&self.x, x)) };
+        }
         if !self.pixels.is_staged() {
             let (channel, row, pixel) = (self.channel_stride, self.row_stride, self.pixel_stride);
             return View { first: first.cast(), channel, row, pixel, _own: None };
@@ -88,6 +99,21 @@ impl Dense {
         let skipped = rows.start as isize * row + pixels.start as isize;
         let first = words.ptr::<f32>().cast_const().wrapping_offset(-skipped);
         View { first, channel: count as isize, row, pixel: 1, _own: Some(words) }
+    }
+
+    /// The words of some rows and pixels with these strides; the first one is at row 0 and pixel 0 of the image.
+    unsafe fn copy(&self, first: *const f32, strides: [usize; 2], rows: Range<usize>, pixels: Range<usize>) -> View {
+        let [pixel, row] = strides;
+        let words = Scratch::take::<f32>(rows.len() * row);
+        for (r, x) in rows.clone().flat_map(|r| pixels.clone().map(move |x| (r, x))) {
+            let from = first.wrapping_offset(r as isize * self.row_stride + x as isize * self.pixel_stride);
+            let to = words.ptr::<f32>().wrapping_add((r - rows.start) * row + (x - pixels.start) * pixel);
+            // SAFETY: the channels of a pixel inside the image, and their place.
+            unsafe { to.copy_from_nonoverlapping(from, self.channels) };
+        }
+        let skipped = (rows.start * row + pixels.start * pixel) as isize;
+        let first = words.ptr::<f32>().cast_const().wrapping_offset(-skipped);
+        View { first, channel: 1, row: row as isize, pixel: pixel as isize, _own: Some(words) }
     }
 
     /// Words of all channels and so many pixels: `[channel][pixel]`.
@@ -121,6 +147,11 @@ pub unsafe fn interleave(low: *const u16, high: Option<*const u16>, stride: isiz
         // SAFETY: the features are there; the rest is the caller's promise.
         return unsafe { interleave_512(low, high, count, to) };
     }
+    #[cfg(target_arch = "x86_64")]
+    if (2..=NEAR).contains(&stride) && has_permutations() && high.is_none_or(|high| high == low.wrapping_add(1)) {
+        // SAFETY: the features are there; the rest is the caller's promise.
+        return unsafe { interleave_near_512(low, high.is_some(), stride as usize, count, to) };
+    }
     if high == Some(low.wrapping_add(1)) {
         // Channels side by side are a word in memory.
         for i in 0..count {
@@ -152,6 +183,35 @@ unsafe fn interleave_512(low: *const u16, high: Option<*const u16>, count: usize
                 None => load(low),
             };
             _mm512_mask_storeu_epi32(to.add(i).cast(), mask, words);
+        }
+    }
+}
+
+/// Elements from one to the next up to which two vectors have those of sixteen words.
+const NEAR: isize = 4;
+
+/// Words of elements that are near each other, with the elements beside them in the high halves, or zero.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512bw")]
+unsafe fn interleave_near_512(from: *const u16, pairs: bool, stride: usize, count: usize, to: *mut u32) {
+    use std::arch::x86_64::*;
+    let mut order = [0u16; 32];
+    for (word, halves) in order.chunks_exact_mut(2).enumerate() {
+        (halves[0], halves[1]) = ((word * stride) as u16, (word * stride + 1) as u16);
+    }
+    let halves = if pairs { !0 } else { 0x5555_5555 };
+    for i in (0..count).step_by(16) {
+        let words = (count - i).min(16);
+        let elements = (words - 1) * stride + if pairs { 2 } else { 1 };
+        let below = |count: usize| if count >= 32 { !0 } else { (1u32 << count) - 1 };
+        // SAFETY: elements of these words alone are read, and these words written.
+        unsafe {
+            let near = _mm512_maskz_loadu_epi16(below(elements), from.wrapping_add(i * stride).cast());
+            let far = elements.saturating_sub(32);
+            let far = _mm512_maskz_loadu_epi16(below(far), from.wrapping_add(i * stride + 32).cast());
+            let order = _mm512_loadu_si512(order.as_ptr().cast());
+            let result = _mm512_maskz_permutex2var_epi16(halves, near, order, far);
+            _mm512_mask_storeu_epi32(to.add(i).cast(), (below(words) & 0xffff) as __mmask16, result);
         }
     }
 }

@@ -18,9 +18,12 @@ fn axis(random: &mut Random, most: usize) -> WindowAxis {
 fn results_are_those_of_plain_loops() {
     let mut random = Random(11);
     for isa in Isa::available().filter(|&isa| isa != Isa::Portable) {
+        let mut innermost = 0;
         for number in 0..300 {
             let (images, groups) = (1 + random.below(2), 1 + random.below(2));
-            let (channels, outputs) = (1 + random.below(6), 1 + random.below(70));
+            // Few channels, and as many as are the innermost loop.
+            let (fewest, outputs) = (*random.choose(&[1, 2 * FEWEST_CHANNELS]), 1 + random.below(70));
+            let channels = fewest + random.below(6);
             let (y, x) = (axis(&mut random, 12), axis(&mut random, 40));
             let (height, width) = (y.length as usize, x.length as usize);
             let taps = y.taps * x.taps;
@@ -39,7 +42,7 @@ fn results_are_those_of_plain_loops() {
             let pixels = match random.below(5) {
                 0 => Pixels::Widened(DType::Bf16),
                 1 => Pixels::Widened(DType::F16),
-                2 if pairs && last && channels % 2 == 0 => Pixels::Pairs,
+                2 if pairs && last && channels.is_multiple_of(2) => Pixels::Pairs,
                 2 | 3 if pairs => Pixels::Interleaved(channels),
                 _ => Pixels::Floats,
             };
@@ -64,15 +67,6 @@ fn results_are_those_of_plain_loops() {
                     (channels.div_ceil(2), words)
                 }
             };
-            let panels = Panels::new(isa, words * taps, outputs, DType::F32, DType::F32).unwrap();
-            let each = panels.bytes() / size_of::<f32>();
-            let packed = Scratch::take::<f32>(groups * each);
-            for group in 0..groups {
-                let data = packed_weights[group * outputs * words * taps..].as_ptr().cast();
-                let matrix = Matrix { data, dtype: DType::F32, row_stride: 1, column_stride: (words * taps) as isize };
-                // SAFETY: the weights of a group, and room for its panels.
-                unsafe { panels.pack(&matrix, packed.ptr::<f32>().add(group * each).cast()) };
-            }
             let first = y.start * row + x.start * pixel;
             let halved = |stride: isize| if pixels == Pixels::Pairs { stride / 2 } else { stride };
             let dense = Dense {
@@ -90,15 +84,35 @@ fn results_are_those_of_plain_loops() {
                 channel_stride: channel,
                 row_stride: halved(row),
                 pixel_stride: halved(pixel),
-                weights: packed.ptr(),
-                weight_group: each,
+                weights: std::ptr::null(),
+                taps_first: false,
+                weight_group: 0,
                 groups,
                 several: 0,
                 outputs,
+                last_outputs: outputs,
                 y,
                 x,
                 pixels_first,
             };
+            let panels = dense.panels(words * taps).unwrap();
+            let each = panels.bytes() / size_of::<f32>();
+            let packed = Scratch::take::<f32>(groups * each);
+            let taps_first = dense.has_channels_last() && random.below(4) > 0;
+            let dense = Dense { weights: packed.ptr(), weight_group: each, taps_first, ..dense };
+            innermost += usize::from(dense.taps_first);
+            for group in 0..groups {
+                let weights = TapWeights {
+                    from: packed_weights[group * outputs * words * taps..].as_ptr(),
+                    outputs: (words * taps) as isize,
+                    channels: (words, taps as isize),
+                    y: (y.taps, x.taps as isize),
+                    x: (x.taps, 1),
+                    taps_first: dense.taps_first,
+                };
+                // SAFETY: the weights of a group, and room for its panels.
+                unsafe { weights.pack(&panels, packed.ptr::<f32>().add(group * each)) };
+            }
             let places = images * y.places * x.places;
             let got = Mutex::new(vec![f32::NAN; groups * outputs * places]);
             let store = |tile: Tile| {
@@ -143,6 +157,7 @@ fn results_are_those_of_plain_loops() {
                 }
             }
         }
+        assert!(innermost > 10, "channels were the innermost loop {innermost} times");
     }
 }
 
@@ -150,7 +165,7 @@ fn results_are_those_of_plain_loops() {
 #[test]
 fn parts_of_the_channels_are_added_up() {
     for isa in Isa::available().filter(|&isa| isa != Isa::Portable) {
-        let width = Dense::panel_width(isa);
+        let width = VECTORS * Dense::vector_of(isa);
         let channels = 2 * WEIGHT_BYTES / (width * size_of::<f32>()) + 3;
         let line = WindowAxis { taps: 1, stride: 1, dilation: 1, start: 0, length: 3, places: 3, weight_stride: 0 };
         let memory: Vec<f32> = (0..channels * 3).map(|i| (i % 3) as f32).collect();
@@ -168,10 +183,12 @@ fn parts_of_the_channels_are_added_up() {
             row_stride: 3,
             pixel_stride: 1,
             weights: weights.as_ptr(),
+            taps_first: false,
             weight_group: 0,
             groups: 1,
             several: 0,
             outputs: width,
+            last_outputs: width,
             y: WindowAxis { length: 1, places: 1, ..line },
             x: line,
             pixels_first: false,
@@ -191,11 +208,68 @@ fn parts_of_the_channels_are_added_up() {
     }
 }
 
+/// The same with panels that have taps first, some of which are outside the image.
+#[test]
+fn parts_of_innermost_channels_are_added_up() {
+    for isa in Isa::available().filter(|&isa| isa != Isa::Portable) {
+        let width = VECTORS * Dense::vector_of(isa);
+        let (taps, pixels) = (3, 5);
+        let channels = 2 * WEIGHT_BYTES / (taps * width * size_of::<f32>()) + 3;
+        let line = WindowAxis { taps: 1, stride: 1, dilation: 1, start: 0, length: 1, places: 1, weight_stride: 0 };
+        let memory: Vec<f32> = (0..pixels * channels).map(|i| (i / channels + 1) as f32).collect();
+        let weight = |tap: usize, channel: usize| ((tap + 1) * usize::from(channel.is_multiple_of(3))) as f32;
+        let weights: Vec<f32> = (0..taps * channels * width)
+            .map(|i| (i / (channels * width), i / width % channels))
+            .map(|(tap, channel)| weight(tap, channel))
+            .collect();
+        let dense = Dense {
+            isa,
+            threads: 1,
+            image: memory.as_ptr().wrapping_sub(2 * channels).cast(),
+            pixels: Pixels::Floats,
+            images: 1,
+            image_stride: 0,
+            group_stride: 0,
+            channels,
+            channel_stride: 1,
+            row_stride: 0,
+            pixel_stride: channels as isize,
+            weights: weights.as_ptr(),
+            taps_first: true,
+            weight_group: 0,
+            groups: 1,
+            several: 0,
+            outputs: width,
+            last_outputs: width,
+            y: line,
+            x: WindowAxis { taps, start: -2, length: pixels as isize, places: pixels, ..line },
+            pixels_first: true,
+        };
+        let want = |place: usize| -> f32 {
+            let inside = (0..taps).filter(|tap| (2..pixels + 2).contains(&(place + tap)));
+            inside.map(|tap| (0..channels).map(|c| weight(tap, c)).sum::<f32>() * (place + tap - 1) as f32).sum()
+        };
+        assert!(dense.plan().unwrap().unwrap().parts > 1);
+        let seen = AtomicUsize::new(0);
+        let check = |tile: Tile| {
+            for (r, c) in (0..tile.rows).flat_map(|r| (0..tile.columns).map(move |c| (r, c))) {
+                // SAFETY: an element of the tile.
+                let got = unsafe { *tile.data.cast::<f32>().add(r * tile.row_stride + c) };
+                assert_eq!(got, want(tile.row + r), "{isa:?}: place {}", tile.row + r);
+            }
+            seen.fetch_add(tile.rows * tile.columns, Ordering::Relaxed);
+        };
+        // SAFETY: everything is in memory; what is outside the row is not read.
+        assert!(unsafe { dense.run(&check) }.unwrap());
+        assert_eq!(seen.into_inner(), pixels * width);
+    }
+}
+
 /// One row of many pixels is cut into blocks and tasks, each a part of it.
 #[test]
 fn long_rows_are_cut() {
     for isa in Isa::available().filter(|&isa| isa != Isa::Portable) {
-        let (width, channels, length) = (Dense::panel_width(isa), 5, 20_011);
+        let (width, channels, length) = (VECTORS * Dense::vector_of(isa), 5, 20_011);
         let memory: Vec<f32> = (0..channels * length).map(|i| (i % 7) as f32).collect();
         let weights: Vec<f32> = (0..channels * 3 * width).map(|i| ((i / width) % 4) as f32).collect();
         let line = WindowAxis { taps: 1, stride: 1, dilation: 1, start: 0, length: 1, places: 1, weight_stride: 0 };
@@ -214,10 +288,12 @@ fn long_rows_are_cut() {
                 row_stride: 0,
                 pixel_stride: 1,
                 weights: weights.as_ptr(),
+                taps_first: false,
                 weight_group: 0,
                 groups: 1,
                 several: 0,
                 outputs: width,
+                last_outputs: width,
                 y: line,
                 x,
                 pixels_first,
@@ -255,8 +331,10 @@ fn groups_share_vectors() {
     let mut random = Random(17);
     for isa in Isa::available().filter(|&isa| isa != Isa::Portable) {
         let lanes = Dense::vector_of(isa);
-        for each in [2, 4, 8].into_iter().filter(|&each| each < lanes) {
-            let (all, height, width) = (2 * lanes, 1 + random.below(6), 1 + random.below(19));
+        // Vectors that are full, and a last one that is not where there are masks.
+        let cases = [2, 4, 8].into_iter().flat_map(|each| [(each, 2 * lanes), (each, lanes + each)]);
+        for (each, all) in cases.filter(|&(each, all)| each < lanes && (all == 2 * lanes || isa == Isa::Avx512)) {
+            let (height, width) = (1 + random.below(6), 1 + random.below(19));
             let axis = |length: usize| WindowAxis {
                 taps: 3,
                 stride: 1,
@@ -268,15 +346,6 @@ fn groups_share_vectors() {
             };
             let memory = random.small_integers(height * width * all);
             let weights = random.small_integers(all * each * 9);
-            let panels = Panels::new(isa, each * 9, lanes, DType::F32, DType::F32).unwrap();
-            let size = panels.bytes() / size_of::<f32>();
-            let packed = Scratch::take::<f32>(2 * size);
-            for vector in 0..2 {
-                let data = weights[vector * lanes * each * 9..].as_ptr().cast();
-                let matrix = Matrix { data, dtype: DType::F32, row_stride: 1, column_stride: (each * 9) as isize };
-                // SAFETY: the weights of a vector, and room for its panels.
-                unsafe { panels.pack(&matrix, packed.ptr::<f32>().add(vector * size).cast()) };
-            }
             let dense = Dense {
                 isa,
                 threads: 2,
@@ -289,15 +358,27 @@ fn groups_share_vectors() {
                 channel_stride: 0,
                 row_stride: (width * all) as isize,
                 pixel_stride: all as isize,
-                weights: packed.ptr(),
-                weight_group: size,
+                weights: std::ptr::null(),
+                taps_first: false,
+                weight_group: 0,
                 groups: 2,
                 several: each,
                 outputs: lanes,
+                last_outputs: all - lanes,
                 y: axis(height),
                 x: axis(width),
                 pixels_first: true,
             };
+            let panels = dense.panels(each * 9).unwrap();
+            let size = panels.bytes() / size_of::<f32>();
+            let packed = Scratch::take::<f32>(2 * size);
+            for (vector, outputs) in [lanes, all - lanes].into_iter().enumerate() {
+                let data = weights[vector * lanes * each * 9..].as_ptr().cast();
+                let matrix = Matrix { data, dtype: DType::F32, row_stride: 1, column_stride: (each * 9) as isize };
+                // SAFETY: the weights of a vector, and room for its panels.
+                unsafe { panels.of_columns(outputs).pack(&matrix, packed.ptr::<f32>().add(vector * size).cast()) };
+            }
+            let dense = Dense { weights: packed.ptr(), weight_group: size, ..dense };
             let seen = AtomicUsize::new(0);
             let check = |tile: Tile| {
                 for (r, c) in (0..tile.rows).flat_map(|r| (0..tile.columns).map(move |c| (r, c))) {
@@ -340,18 +421,25 @@ fn weights_of_any_order_are_packed() {
                 ([c * t, 1, -2 * c, -c], (t - 1) * c),
                 ([1, o * t, 2 * o, o], 0),
             ];
-            for ([output, channel, row, column], first) in orders {
+            for (([output, channel, row, column], first), taps_first) in
+                orders.into_iter().flat_map(|order| [(order, false), (order, true)])
+            {
                 let memory = random.small_integers(outputs * channels * y * x);
                 let panels = Panels::new(isa, channels * y * x, outputs, DType::F32, DType::F32).unwrap();
                 let packed = Scratch::take::<f32>(panels.bytes() / size_of::<f32>());
                 let from = memory.as_ptr().wrapping_offset(first);
+                let (channels_axis, y_axis, x_axis) = ((channels, channel), (y, row), (x, column));
+                let weights =
+                    TapWeights { from, outputs: output, channels: channels_axis, y: y_axis, x: x_axis, taps_first };
                 // SAFETY: all weights are in memory, and there is room for the panels.
-                unsafe {
-                    pack_taps(&panels, from, output, (channels, channel), (y, row), (x, column), packed.ptr());
-                }
-                let width = Dense::panel_width(isa);
+                unsafe { weights.pack(&panels, packed.ptr()) };
+                let width = VECTORS * Dense::vector_of(isa);
                 for (n, k) in (0..outputs).flat_map(|n| (0..channels * y * x).map(move |k| (n, k))) {
-                    let [ch, ky, kx] = [k / (y * x), k % (y * x) / x, k % x].map(|i| i as isize);
+                    let [ch, tap] = match taps_first {
+                        true => [k % channels, k / channels],
+                        false => [k / (y * x), k % (y * x)],
+                    };
+                    let [ch, ky, kx] = [ch, tap / x, tap % x].map(|i| i as isize);
                     let at = first + n as isize * output + ch * channel + ky * row + kx * column;
                     let place = (n / width * channels * y * x + k) * width + n % width;
                     // SAFETY: a weight of the panels.

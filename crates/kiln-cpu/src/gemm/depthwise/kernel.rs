@@ -27,6 +27,8 @@ pub(in crate::gemm) struct Shape {
     pub(super) pixel: i32,
     /// F32, Bf16 or F16.
     pub(super) dtype: DType,
+    /// Bytes from the results of one place to those of the next.
+    pub(super) out: i32,
 }
 
 /// One line of results, in bytes.
@@ -156,7 +158,7 @@ fn generate(shape: &Shape) -> Vec<u8> {
     asm.jcc(Cond::NotEqual, next_taps);
     asm.bind(done);
     for place in 0..places {
-        asm.mr(ops::VMOVUPS_ST, width, Mem::base(RESULTS).offset((place * width.bytes()) as i32), acc(place));
+        asm.mr(ops::VMOVUPS_ST, width, Mem::base(RESULTS).offset(place as i32 * shape.out), acc(place));
     }
     asm.alu(Alu::Add, RESULTS, field(std::mem::offset_of!(Layout, out_row)));
     asm.alu_imm(Alu::Add, LINES, size_of::<Line>() as i32);

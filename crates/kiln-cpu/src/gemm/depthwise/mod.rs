@@ -7,6 +7,8 @@
 //!        the chunk, pixels × channels or transposed, goes to the epilogue
 //! ```
 //!
+//! Of images with their channels last a task has some vectors side by side, so that the epilogue's rows are long.
+//!
 //! Against planes with pixels in lanes (`direct`) no lane is idle however short rows are, padding costs nothing, and what a plane costs by
 //! itself is paid once for all channels of a vector. Both transpositions together take as long as some twenty multiplications a pixel.
 
@@ -31,6 +33,9 @@ use std::ops::Range;
 const BLOCK_BYTES: usize = 128 << 10;
 /// Bytes of results that go to the epilogue at once.
 const CHUNK_BYTES: usize = 24 << 10;
+/// The same of several vectors of channels, a part of the second level, and the lines that they have at the least.
+const WIDE_CHUNK_BYTES: usize = 96 << 10;
+const FEWEST_LINES: usize = 2;
 /// Multiply-adds that are not worth a second thread.
 const SERIAL_WORK: usize = 1 << 16;
 /// Taps of a row whose code fits the first level.
@@ -86,8 +91,10 @@ struct Plan {
     blocks: usize,
     /// Lines of results of a chunk.
     chunk: usize,
-    /// Vectors of channels of a task: several where all of their results are one chunk.
+    /// Vectors of channels of a task: several where all of their results are one chunk, or side by side in one.
     vectors: usize,
+    /// Whether the results of a task's vectors are side by side.
+    side_by_side: bool,
     /// For pixels where they are in memory, and for transposed ones: of all vectors of channels, or of a last one that is not whole.
     in_place: Option<Code>,
     transposed: Option<Code>,
@@ -102,6 +109,8 @@ struct Code {
     /// Bytes from one pixel to the next, and from one row to the next.
     pixel: isize,
     row: isize,
+    /// Elements from the results of one place to those of the next.
+    out: usize,
 }
 
 impl Depthwise {
@@ -132,11 +141,24 @@ impl Depthwise {
         let row_bytes = pixels.len().max(1) * self.y.stride * vector * size_of::<f32>();
         let blocks = self.y.places.div_ceil((BLOCK_BYTES / row_bytes).max(self.y.taps * self.y.dilation));
         let line_bytes = self.x.places * vector * size_of::<f32>();
-        let chunk = (CHUNK_BYTES / line_bytes).max(1);
-        let vectors = if chunk < self.y.places || blocks > 1 { 1 } else { CHUNK_BYTES / (line_bytes * self.y.places) };
-        let own = || self.code(self.image_dtype, self.pixel_stride, self.row_stride);
-        let packed = || self.code(DType::F32, vector as isize, (vector * pixels.len()) as isize);
+        let side_by_side = self.pixels_first && stays;
+        // All channels of some lines are read as they follow each other, and lines beyond a chunk once more.
+        let most = (WIDE_CHUNK_BYTES / (FEWEST_LINES * line_bytes)).clamp(1, self.channels.div_ceil(vector));
+        let chunk = match side_by_side {
+            true => WIDE_CHUNK_BYTES / (line_bytes * most),
+            false => CHUNK_BYTES / line_bytes,
+        };
+        let chunk = chunk.max(1);
+        let vectors = match chunk < self.y.places || blocks > 1 {
+            _ if side_by_side => most,
+            true => 1,
+            false => CHUNK_BYTES / (line_bytes * self.y.places),
+        };
+        let out = vector * if side_by_side { vectors } else { 1 };
+        let own = || self.code(self.image_dtype, self.pixel_stride, self.row_stride, out);
+        let packed = || self.code(DType::F32, vector as isize, (vector * pixels.len()) as isize, out);
         Ok(Plan {
+            side_by_side,
             in_place: in_place.then(own).transpose()?,
             transposed: transposed.then(packed).transpose()?,
             pixels,
@@ -146,12 +168,13 @@ impl Depthwise {
         })
     }
 
-    fn code(&self, dtype: DType, pixel: isize, row: isize) -> Result<Code, GemmError> {
+    fn code(&self, dtype: DType, pixel: isize, row: isize, out: usize) -> Result<Code, GemmError> {
         let size = (dtype.size_in_bits() / 8) as isize;
         let (pixel, row) = (pixel * size, row * size);
         let most = most_places(self.isa, self.x.taps).min(MOST_PLACES);
         let (places, spans) = tiles(&self.x, self.x.places.div_ceil(self.x.places.div_ceil(most)));
-        let code = |&x: &Span| kernel::get(Shape { isa: self.isa, x, pixel: pixel as i32, dtype });
+        let (pixel_bytes, out_bytes) = (pixel as i32, (out * size_of::<f32>()) as i32);
+        let code = |&x: &Span| kernel::get(Shape { isa: self.isa, x, pixel: pixel_bytes, dtype, out: out_bytes });
         let codes = spans.iter().map(code).collect::<Result<Vec<_>, _>>()?;
         let line = |line: usize| {
             let taps = taps_inside(&self.y, line);
@@ -164,6 +187,7 @@ impl Depthwise {
             lines: (0..self.y.places).map(line).collect(),
             pixel,
             row,
+            out,
         })
     }
 
@@ -213,7 +237,10 @@ impl Depthwise {
                         own.ptr()
                     }
                 };
-                self.task(&plan, weights, image, numbers, lines, epilogue);
+                match plan.side_by_side {
+                    true => self.task_side_by_side(&plan, weights, image, numbers, lines, epilogue),
+                    false => self.task(&plan, weights, image, numbers, lines, epilogue),
+                }
             }
         });
         Ok(true)
@@ -307,6 +334,51 @@ impl Depthwise {
         }
     }
 
+    /// Some lines of results of some vectors of channels, beside each other as the epilogue takes them.
+    unsafe fn task_side_by_side(
+        &self,
+        plan: &Plan,
+        weights: *const f32,
+        image: usize,
+        numbers: Range<usize>,
+        lines: Range<usize>,
+        epilogue: &dyn Epilogue,
+    ) {
+        let (vector, taps) = (self.vector(), self.y.taps * self.x.taps);
+        let row_stride = plan.vectors * vector;
+        let rows = under(&self.y, &lines);
+        let channels = self.channels_of(numbers.start).start..self.channels_of(numbers.end - 1).end;
+        // The last vector of all channels may be the only one that is not whole.
+        let room = if plan.transposed.is_some() { rows.len() * plan.pixels.len() * vector } else { 0 };
+        let block = Scratch::take::<f32>(room);
+        // SAFETY: the caller's promise, and room for the rows.
+        let sources = numbers
+            .clone()
+            .map(|number| unsafe { self.pixels(plan, image, &self.channels_of(number), &rows, block.ptr()) });
+        let Some(sources) = sources.collect::<Option<Vec<_>>>() else { return };
+        let results = Scratch::take::<f32>(plan.chunk.min(lines.len()) * self.x.places * row_stride);
+        for start in lines.clone().step_by(plan.chunk) {
+            let chunk = start..lines.end.min(start + plan.chunk);
+            for (i, &(code, first)) in sources.iter().enumerate() {
+                let weights = weights.wrapping_add(i * taps * vector);
+                // SAFETY: room for the lines of all vectors.
+                unsafe { self.lines(plan, code, first, weights, chunk.clone(), results.ptr::<f32>().add(i * vector)) };
+            }
+            // SAFETY: the results were written above; the epilogue gets each once.
+            unsafe {
+                epilogue.apply(Tile {
+                    data: results.ptr(),
+                    dtype: DType::F32,
+                    row_stride,
+                    row: (image * self.y.places + start) * self.x.places,
+                    rows: chunk.len() * self.x.places,
+                    column: channels.start,
+                    columns: channels.len(),
+                });
+            }
+        }
+    }
+
     /// The code for a vector of channels, and the first of its pixels in row 0 of the image: in memory, or transposed in the block.
     unsafe fn pixels<'a>(
         &self,
@@ -348,13 +420,13 @@ impl Depthwise {
         let layout = Layout {
             tap_row: code.row * self.y.dilation as isize,
             lines: lines.len(),
-            out_row: self.x.places * self.vector() * size_of::<f32>(),
+            out_row: self.x.places * code.out * size_of::<f32>(),
         };
         for (places, run) in &code.tiles {
             let at = self.x.start + (places.start * self.x.stride) as isize - plan.pixels.start as isize;
             // SAFETY: the code reads pixels inside the image and the vector's weights, and writes the lines.
             unsafe {
-                let to = to.add(places.start * self.vector());
+                let to = to.add(places.start * code.out);
                 run(first.wrapping_offset(at * code.pixel), weights, to, &code.lines[lines.start], &layout);
             }
         }

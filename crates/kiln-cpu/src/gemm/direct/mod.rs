@@ -151,7 +151,12 @@ impl Direct {
 
     /// Whether groups of so many results, each the sum of so many products, are better computed directly.
     pub fn is_for(outputs: usize, summed: usize) -> bool {
-        outputs <= Direct::FEW_OUTPUTS || summed <= FEW_SUMMED && outputs <= MOST_STEM_OUTPUTS
+        outputs <= Direct::FEW_OUTPUTS || Direct::is_short(summed) && outputs <= MOST_STEM_OUTPUTS
+    }
+
+    /// Whether a sum of so many products is that of a network's first convolution.
+    pub fn is_short(summed: usize) -> bool {
+        summed <= FEW_SUMMED
     }
 
     fn plan(&self) -> Result<Option<Plan>, GemmError> {
