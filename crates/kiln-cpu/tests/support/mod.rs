@@ -256,9 +256,8 @@ pub fn check(kernel: &Kernel, tensors: &[HostTensor], sizes: &[i64], tolerance: 
     let mut expected = tensors.to_vec();
     run_kernel(kernel, &mut expected, sizes).unwrap_or_else(|e| panic!("reference: {e}\n{kernel}"));
     // What any target has, and what this one has.
-    let targets = Isa::available()
-        .into_iter()
-        .flat_map(|isa| [Options::default(), Options::default().on(isa)].map(|options| (isa, options)));
+    let targets =
+        Isa::available().flat_map(|isa| [Options::default(), Options::default().on(isa)].map(|options| (isa, options)));
     for (isa, options) in targets {
         let mut got = tensors.to_vec();
         run_on(kernel, isa, &mut got, sizes, options).unwrap_or_else(|e| panic!("{isa:?}: {e}"));
