@@ -143,6 +143,10 @@ impl Weights {
     /// The weights of a convolution, if they are `buffer`.
     pub fn of(isa: Isa, kernel: &Kernel, body: &MatmulBody, buffer: usize) -> Option<Weights> {
         let parts = Parts::of(isa, kernel, body)?;
+        // What any product may be has the panels of products: programs of other numbers of rows share them.
+        if body.k.len() == 1 && std::ptr::eq(Sides::of(body)?.left, &body.lhs) {
+            return None;
+        }
         let elsewhere = parts.image.buffer == buffer || is_used_by_epilogue(body, buffer);
         let only = parts.weights.buffer == buffer && !elsewhere && body.batch.is_empty();
         if !only || !parts.are_known_but_images(&kernel.sizes) {
