@@ -37,46 +37,57 @@ fn every_kernel_has_a_text() {
     assert!(suite.len() > 1000, "{}", suite.len());
 }
 
-#[test]
-#[ignore = "needs NVRTC, which .ci/run fetches; minutes long"]
-fn nvrtc_takes_every_text() {
-    let nvrtc = Nvrtc::get().unwrap();
-    let count = std::env::var("KILN_FUZZ_GRAPHS").ok().and_then(|n| n.parse().ok()).unwrap_or(20);
-    let suite: Vec<Arc<Kernel>> = suite(count).into_iter().collect();
+/// Calls `work` on each part of the suite, from as many threads as there are cores.
+fn on_all_cores<T: Sync>(parts: &[T], work: impl Fn(usize, &T) + Sync) {
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let next = AtomicUsize::new(0);
-    let compile = || {
-        while let Some((number, kernel)) =
-            Some(next.fetch_add(1, Ordering::Relaxed)).and_then(|n| Some((n, suite.get(n)?)))
+    let take = || {
+        while let Some((number, part)) =
+            Some(next.fetch_add(1, Ordering::Relaxed)).and_then(|n| Some((n, parts.get(n)?)))
         {
-            // The plain text of a kernel is that of one without wide accesses.
-            let arch = if number % 2 == 0 { "sm_80" } else { "sm_90a" };
-            let way = if number % 8 == 0 { Way::plain() } else { Way::of(arch) };
-            let text = generate(kernel, way).unwrap();
-            if let Err(error) = nvrtc.compile(&text.source, arch) {
-                panic!("{arch}: {error}\n{kernel}\n{}", text.source);
-            }
+            work(number, part);
         }
     };
-    std::thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(compile))));
+    std::thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(take))));
+}
+
+fn suite_of_nvrtc() -> Vec<Arc<Kernel>> {
+    let graphs = std::env::var("KILN_FUZZ_GRAPHS").ok().and_then(|n| n.parse().ok()).unwrap_or(20);
+    suite(graphs).into_iter().collect()
+}
+
+#[test]
+#[ignore = "needs NVRTC, which .ci/run fetches; minutes long"]
+fn nvrtc_takes_every_text_for_sm_80() {
+    let nvrtc = Nvrtc::get().unwrap();
+    let suite = suite_of_nvrtc();
+    on_all_cores(&suite, |number, kernel| {
+        // The plain text of a kernel is that of one without wide accesses.
+        let way = if number % 8 == 0 { Way::plain() } else { Way::of("sm_80") };
+        let text = generate(kernel, way).unwrap();
+        if let Err(error) = nvrtc.compile(&text.source, "sm_80") {
+            panic!("{error}\n{kernel}\n{}", text.source);
+        }
+    });
     println!("{} kernels", suite.len());
 }
 
-/// Kernels of every kind compile as one text as well, in less time.
+/// Kernels of every kind compile as one text, too, in less time.
 #[test]
-#[ignore = "needs NVRTC, which .ci/run fetches"]
-fn many_texts_compile_as_one() {
+#[ignore = "needs NVRTC, which .ci/run fetches; minutes long"]
+fn nvrtc_takes_every_text_for_sm_90a_many_at_once() {
     let nvrtc = Nvrtc::get().unwrap();
-    let suite: Vec<Arc<Kernel>> = suite(0).into_iter().collect();
+    let suite = suite_of_nvrtc();
     let texts: Vec<_> = suite.iter().map(|kernel| generate(kernel, Way::of("sm_90a")).unwrap()).collect();
-    for texts in texts.chunks(48) {
-        let one = together(texts);
-        let cubin = nvrtc.compile(&one, "sm_90a").unwrap_or_else(|error| panic!("{error}"));
+    let parts: Vec<&[_]> = texts.chunks(48).collect();
+    on_all_cores(&parts, |_, texts| {
+        let cubin = nvrtc.compile(&together(texts), "sm_90a").unwrap_or_else(|error| panic!("{error}"));
         for (number, text) in texts.iter().enumerate() {
             let name = format!("{}_{number}", text.name);
             assert!(cubin.windows(name.len()).any(|bytes| bytes == name.as_bytes()), "{name}");
         }
-    }
+    });
+    println!("{} kernels", suite.len());
 }
 
 #[test]

@@ -84,7 +84,7 @@ pub struct Arguments {
     /// Folder, GGUF file, or preset (decode, forward; default of decode: the embedded stories260K); gpt2 or vit, with sizes that differ as in gpt2:layers=2,batch=4 (train); networks as resnet-50,unet,resnet-50:train (vision; default: all on the CPU)
     #[arg(long)]
     model: Option<String>,
-    /// Where
+    /// Where: cpu, or cuda and cuda:1 for what measures GPUs (decode, forward of a model, train, vision, suite)
     #[arg(long, default_value = "cpu")]
     device: String,
     /// Of weights and activations of a model (default: f32); of products of a model that is trained (default: f32 on the CPU, bf16 on a GPU)
@@ -277,6 +277,21 @@ impl Arguments {
         self.device.parse().map_err(|error: kiln_runtime::UnknownDevice| Failure::unusable(error.to_string()))
     }
 
+    /// Returns an error where `--device` is no device, or one that the benchmark does not measure.
+    fn check_device(&self) -> Result<(), Failure> {
+        let measures_gpus = match self.what {
+            Benchmark::Decode | Benchmark::Train | Benchmark::Vision | Benchmark::Suite => true,
+            Benchmark::Forward => self.model.is_some(),
+            _ => false,
+        };
+        let device = self.device()?;
+        if device == Device::Cpu || measures_gpus {
+            return Ok(());
+        }
+        let failure = Failure::unusable(format!("bench {} measures the CPU and not {device}", self.what.name()));
+        Err(failure.advise("on a GPU: bench decode, forward --model, train, vision, suite; kiln explain --device cuda times the launches of a graph"))
+    }
+
     /// The type of a model's weights and activations.
     fn dtype(&self) -> &str {
         self.dtype.as_deref().unwrap_or("f32")
@@ -297,6 +312,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
         print!("{}", published::page(&arguments.lines)?);
         return Ok(());
     }
+    arguments.check_device()?;
     let mut outputs = Outputs::open(arguments)?;
     let outputs = &mut outputs;
     match arguments.what {
