@@ -1,0 +1,131 @@
+//! How many turns loops have, and what is saved of them: none at all, states computed again, ends before a bound.
+
+use kiln::{DType, Device, Generator, Result, Tensor, compile, scan};
+
+fn random(shape: &[usize], seed: u64) -> Tensor {
+    Generator::new(seed).randn(shape, DType::F32, Device::Cpu).unwrap()
+}
+
+fn assert_close(got: &Tensor, expected: &Tensor, what: &str) {
+    assert_eq!(got.shape(), expected.shape(), "{what}");
+    for (a, b) in got.to_vec::<f32>().unwrap().iter().zip(expected.to_vec::<f32>().unwrap()) {
+        assert!((a - b).abs() <= 1e-4 * (1.0 + b.abs()), "{what}: {a} and {b}");
+    }
+}
+
+/// What turns change in few places is changed where it is: no second copy of it, whichever way the loop ends.
+#[test]
+fn what_is_scattered_into_stays_in_its_place() -> Result<()> {
+    let (slots, width) = (512, 32);
+    let places = |turns: usize| Tensor::arange(turns, DType::I64, Device::Cpu)?.mul(37)?.remainder(slots as i64);
+    let start = random(&[slots, width], 5);
+    // What a turn reads of the cache: nothing, the new one, the old one, a part of the old one as a result.
+    type Body = fn(&Tensor, &Tensor, &Tensor) -> Result<(Tensor, Tensor)>;
+    let bodies: [(&str, Body, Option<bool>); 5] = [
+        ("nothing", |cache, at, x| Ok((cache.index_copy(0, at, x)?, x.sum(..)?)), Some(true)),
+        (
+            "the new one",
+            |cache, at, x| {
+                let new = cache.index_copy(0, at, x)?;
+                let read = new.mul(0.5)?.sum(..)?;
+                Ok((new, read))
+            },
+            Some(true),
+        ),
+        ("the old one", |cache, at, x| Ok((cache.index_copy(0, at, &x.mul(2.0)?)?, cache.tanh()?.sum(..)?)), None),
+        (
+            "rows of the old one",
+            |cache, at, x| Ok((cache.index_copy(0, at, &cache.index_select(0, at)?.add(x)?)?, x.sum(..)?)),
+            Some(true),
+        ),
+        (
+            "a part of the old one",
+            |cache, at, x| Ok((cache.index_copy(0, at, x)?, cache.narrow(0, 0, 3)?)),
+            Some(false),
+        ),
+    ];
+    for (what, body, in_place) in bodies {
+        let scanned = scan(move |(cache, (at, x)): &(Tensor, (Tensor, Tensor))| {
+            let (cache, read) = body(cache, &at.unsqueeze(0)?, &x.unsqueeze(0)?)?;
+            Ok((cache, read))
+        });
+        let until = kiln::while_loop(
+            |(_, at, _): &(Tensor, Tensor, Tensor)| at.lt(200),
+            move |(cache, at, sum): &(Tensor, Tensor, Tensor)| {
+                let x = sum.mul(0.01)?.sin()?.expand((1, 32))?;
+                let (cache, read) = body(cache, &at.unsqueeze(0)?, &x)?;
+                Ok((cache, at.add(37)?, sum.add(read.sum(..)?)?.clamp(-9.0, 9.0)?))
+            },
+        );
+        let plain = |cache: &Tensor, at: &Tensor, x: &Tensor| -> Result<(Tensor, Tensor)> {
+            let (mut cache, mut all) = (cache.clone(), Vec::new());
+            for turn in 0..x.shape()[0] {
+                let (next, read) = body(&cache, &at.narrow(0, turn, 1)?, &x.narrow(0, turn, 1)?)?;
+                cache = next;
+                all.push(read);
+            }
+            Ok((cache, Tensor::stack(&all, 0)?))
+        };
+        let fast = compile(move |(cache, at, x): &(Tensor, Tensor, Tensor)| {
+            scanned.call(cache.clone(), (at.clone(), x.clone()))
+        });
+        for turns in [1, 2, 3, 8, 9] {
+            let x = random(&[turns, width], turns as u64);
+            let (got, expected) =
+                (fast.call(&(start.clone(), places(turns)?, x.clone()))?, plain(&start, &places(turns)?, &x)?);
+            assert_close(&got.0, &expected.0, &format!("{what}, {turns} turns"));
+            assert_close(&got.1, &expected.1, &format!("results of {what}, {turns} turns"));
+        }
+        let ends = compile(move |cache: &Tensor| {
+            let zero = (Tensor::new(5i64, Device::Cpu)?, Tensor::full((), 0.5, DType::F32, Device::Cpu)?);
+            let (cache, _, sum) = until.call((cache.mul(1.0)?, zero.0, zero.1))?;
+            Ok::<_, kiln::Error>((cache, sum))
+        });
+        let (mut cache, mut at, mut sum) = (start.clone(), 5i64, Tensor::full((), 0.5, DType::F32, Device::Cpu)?);
+        while at < 200 {
+            let x = sum.mul(0.01)?.sin()?.expand((1, 32))?;
+            let (next, read) = body(&cache, &Tensor::new([at], Device::Cpu)?, &x)?;
+            (cache, at, sum) = (next, at + 37, sum.add(read.sum(..)?)?.clamp(-9.0, 9.0)?);
+        }
+        let got = ends.call(&start)?;
+        assert_close(&got.0, &cache, &format!("{what}, until a condition fails"));
+        assert_close(&got.1, &sum, &format!("{what}, until a condition fails"));
+        let x = random(&[9, width], 1);
+        let explanation = fast.explain(&(start.clone(), places(9)?, x.clone()))?;
+        let arena: usize = explanation.segments.iter().map(|segment| segment.arena_bytes).sum();
+        if let Some(in_place) = in_place {
+            assert_eq!(arena < slots * width * 4, in_place, "{what}: an arena of {arena} bytes");
+        }
+        for report in fast.verify(&(start.clone(), places(9)?, x))? {
+            assert!(report.is_right(), "{what}: {report}");
+        }
+    }
+    // Gradients need what each turn found.
+    let body = scan(|(cache, (at, x)): &(Tensor, (Tensor, Tensor))| {
+        let new = cache.index_copy(0, &at.unsqueeze(0)?, &x.unsqueeze(0)?)?;
+        Ok((new.mul(1.0)?.index_copy(0, &at.unsqueeze(0)?, &x.square()?.unsqueeze(0)?)?, new.square()?.sum(..)?))
+    });
+    let slopes = |compiled: bool| -> Result<Vec<Tensor>> {
+        let (cache, x) = (start.requires_grad(), random(&[6, width], 3).requires_grad());
+        let (last, all) = match compiled {
+            true => compile(|(c, at, x): &(Tensor, Tensor, Tensor)| body.call(c.clone(), (at.clone(), x.clone())))
+                .call(&(cache.clone(), places(6)?, x.clone()))?,
+            false => {
+                let (mut now, mut all) = (cache.clone(), Vec::new());
+                for turn in 0..6 {
+                    let (at, x) = (places(6)?.narrow(0, turn, 1)?, x.narrow(0, turn, 1)?);
+                    let new = now.index_copy(0, &at, &x)?;
+                    now = new.mul(1.0)?.index_copy(0, &at, &x.square()?)?;
+                    all.push(new.square()?.sum(..)?);
+                }
+                (now, Tensor::stack(&all, 0)?)
+            }
+        };
+        let found = last.sum(..)?.add(all.sum(..)?)?.gradients(&[&cache, &x])?;
+        Ok([&cache, &x].map(|by| found.get(by).expect("a gradient").clone()).to_vec())
+    };
+    for (got, expected) in slopes(true)?.iter().zip(slopes(false)?) {
+        assert_close(got, &expected, "gradients of a cache");
+    }
+    Ok(())
+}
