@@ -12,6 +12,7 @@
 //! then no part of any program, the sizes of what a loop gives are symbols of what follows, and gradients go through it as through a disabled
 //! part.
 
+use super::breaks::{self, Cause};
 use super::compiled::{Compiled, compile, tensors_of};
 use super::disable::{Disabled, disable};
 use super::with_session;
@@ -115,7 +116,7 @@ where
         }
         match self.record(arguments, at)? {
             Some(results) => Ok(results),
-            None => self.part.call(arguments),
+            None => self.part.call_turns(arguments, at),
         }
     }
 
@@ -200,7 +201,7 @@ pub(super) fn record_body(
     if has_stops && !is_inner {
         let all: Vec<&Tensor> = operands.iter().copied().chain(&captured).collect();
         if carries_gradients(&all, at)? {
-            return Ok(None);
+            return refused(Cause::StopsGradients, at);
         }
     }
     Ok(Some((graph, captured)))
@@ -217,18 +218,21 @@ pub(crate) fn record_loop(
 ) -> Result<Option<Vec<Tensor>>> {
     let types: Vec<TensorType> = carried.iter().chain(over).map(|tensor| tensor.ty()).collect();
     let lengths: Option<Vec<&Dim>> = types[carried.len()..].iter().map(|ty| ty.shape.first()).collect();
-    let Some((&turns, others)) = lengths.as_ref().and_then(|lengths| lengths.split_first()) else { return Ok(None) };
+    let Some((&turns, others)) = lengths.as_ref().and_then(|lengths| lengths.split_first()) else {
+        return refused(Cause::Lengths, at);
+    };
     let is_half = types.iter().any(|ty| ty.dtype == DType::I4);
     let device = over[0].device();
     let is_here = |tensor: &&Tensor| tensor.device() == device;
-    // What a turn gives is not known without one where the loop runs turn by turn, and so it is here.
-    if !is_active()
-        || !carried.iter().chain(over).all(is_here)
-        || is_half
-        || turns.is_zero()
-        || others.iter().any(|other| *other != turns)
-    {
+    if !is_active() {
         return Ok(None);
+    }
+    if !carried.iter().chain(over).all(is_here) || is_half {
+        return refused(Cause::Places, at);
+    }
+    // What a turn gives is not known without one where the loop runs turn by turn, and so it is here.
+    if turns.is_zero() || others.iter().any(|other| *other != turns) {
+        return refused(Cause::Lengths, at);
     }
     let count = carried.len();
     let row = |(number, ty): (usize, &TensorType)| match number < count {
@@ -241,11 +245,11 @@ pub(crate) fn record_loop(
     let number = graph.outputs().len();
     let operands: Vec<&Tensor> = carried.iter().chain(over).copied().chain(&captured).collect();
     if !operands.iter().all(is_here) {
-        return Ok(None);
+        return refused(Cause::Places, at);
     }
     if has_conditional_loops(&graph) && carries_gradients(&operands, at)? {
         return match has_bounds(at)? {
-            true => Ok(None),
+            true => refused(Cause::Unbounded, at),
             false => with_bounds(at, || record_loop(carried, over, reverse, body, at)),
         };
     }
@@ -256,6 +260,11 @@ pub(crate) fn record_loop(
     };
     let op = Op::Loop { region: region.clone(), result: 0 };
     eager::run(Operation::Op(&op), &operands, device, &write, at).map(Some)
+}
+
+/// Nothing, for a loop that cannot be an op, with the reason.
+pub(super) fn refused<T>(cause: Cause, at: &Source) -> Result<Option<T>> {
+    breaks::refuse(cause, at).map(|()| None)
 }
 
 /// Whether gradients go through an operation on these operands, here or, where that is what the caller decides, outside.
@@ -285,17 +294,17 @@ pub(super) fn has_bounds(at: &Source) -> Result<bool> {
 /// Records a function of one place along the first axis of `over` for all places at once. Says why not where it is no graph, or one that has
 /// no form for many.
 fn record_vectorized(over: &[&Tensor], body: Turn<'_>, at: &Source) -> Result<Result<Vec<Tensor>, String>> {
-    let refused = |why: &str| Ok(Err(why.to_string()));
+    let in_turns = |why: &str| Ok(Err(why.to_string()));
     let types: Vec<TensorType> = over.iter().map(|tensor| tensor.ty()).collect();
     let lengths: Option<Vec<&Dim>> = types.iter().map(|ty| ty.shape.first()).collect();
     let Some((&size, others)) = lengths.as_ref().and_then(|lengths| lengths.split_first()) else {
-        return refused("there is no axis of examples");
+        return in_turns("there is no axis of examples");
     };
     if !is_active() || size.is_zero() || others.iter().any(|other| *other != size) {
-        return refused("there is no example, or tensors differ in their number");
+        return in_turns("there is no example, or tensors differ in their number");
     }
     if types.iter().any(|ty| ty.dtype == DType::I4) {
-        return refused("examples of i4 share bytes");
+        return in_turns("examples of i4 share bytes");
     }
     let device = over[0].device();
     let inputs: Vec<TensorType> = types.iter().map(|ty| TensorType::new(ty.dtype, &ty.shape[1..])).collect();
@@ -309,14 +318,14 @@ fn record_vectorized(over: &[&Tensor], body: Turn<'_>, at: &Source) -> Result<Re
             Ok(())
         })?;
     }
-    let Some((graph, captured)) = recorded else { return refused("the function is no graph") };
+    let Some((graph, captured)) = recorded else { return in_turns("the function is no graph") };
     let operands: Vec<&Tensor> = over.iter().copied().chain(&captured).collect();
     if !operands.iter().all(|tensor| tensor.device() == device) {
-        return refused("the function uses two devices");
+        return in_turns("the function uses two devices");
     }
     // Many examples compute both sides and select: the gradient of the side not taken may be NaN, and zero times that is, too.
     if tape::is_recorded(&operands) && (has_choices(&graph) || has_conditional_loops(&graph)) {
-        return refused("gradients go through a choice or a loop until a condition fails");
+        return in_turns("gradients go through a choice or a loop until a condition fails");
     }
     let write = |b: &mut GraphBuilder, operands: &[NodeId]| {
         let batched = |(number, &node): (usize, &NodeId)| Vectorized { node, is_batched: number < over.len() };

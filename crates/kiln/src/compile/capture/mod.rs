@@ -17,6 +17,7 @@
 //!
 //! Invariants: a graph is recorded by one thread; nothing that ran for a call runs again for it.
 
+mod breaks;
 mod broken;
 mod bucketed;
 mod call;

@@ -1,11 +1,12 @@
 //! Loops until a condition fails: [`while_loop`].
 
+use super::breaks::Cause;
 use super::compiled::{compile, tensors_of};
 use super::cond::cond;
 use super::disable::disable;
 use super::loops::{
     Body, CompiledBody, Part, carries_gradients, has_bounds, has_conditional_loops, is_alike, mapped, record_body,
-    with_bounds,
+    refused, with_bounds,
 };
 use crate::tensor::bundle::{Bundle, Leaf, leaves_of};
 use crate::tensor::eager::{self, Operation};
@@ -129,7 +130,7 @@ impl<C: Bundle + Send + Sync + 'static> Turns<C> {
     fn run(&self, carried: &C, at: &Source) -> Result<C> {
         match self.record(carried, at)? {
             Some(last) => Ok(last),
-            None => self.part.call(carried),
+            None => self.part.call_turns(carried, at),
         }
     }
 
@@ -137,16 +138,16 @@ impl<C: Bundle + Send + Sync + 'static> Turns<C> {
     fn record(&self, carried: &C, at: &Source) -> Result<Option<C>> {
         let own = leaves_of(carried);
         let given = tensors_of(&own);
-        let Some(device) = given.first().map(|tensor| tensor.device()) else { return Ok(None) };
+        let Some(device) = given.first().map(|tensor| tensor.device()) else { return refused(Cause::Lengths, at) };
         let is_plain = |tensor: &&Tensor| tensor.device() == device && tensor.dtype() != DType::I4;
         if !given.iter().all(is_plain) {
-            return Ok(None);
+            return refused(Cause::Places, at);
         }
         // No tape is seen from within a body: whoever records that says whether gradients go through it.
         if carries_gradients(&given, at)? || self.bound.is_some() && tape::is_enabled() && has_bounds(at)? {
             return self.record_bounded(carried, device, at);
         }
-        let Some(goes_on) = flag((self.first.inner())(carried)?)? else { return Ok(None) };
+        let Some(goes_on) = flag((self.first.inner())(carried)?)? else { return refused(Cause::Condition, at) };
         let mut types: Vec<TensorType> = given.iter().map(|tensor| tensor.ty()).collect();
         types.push(goes_on.ty());
         let mut body = |tensors: &[Tensor]| {
@@ -165,8 +166,11 @@ impl<C: Bundle + Send + Sync + 'static> Turns<C> {
         };
         let operands: Vec<&Tensor> = given.iter().copied().chain([&goes_on]).chain(&captured).collect();
         let is_here = operands.iter().all(|tensor| tensor.device() == device);
-        if !is_here || graph.outputs().len() != count {
-            return Ok(None);
+        if !is_here {
+            return refused(Cause::Places, at);
+        }
+        if graph.outputs().len() != count {
+            return refused(Cause::Unlike, at);
         }
         if carries_gradients(&operands, at)? {
             return self.record_bounded(carried, device, at);
@@ -183,10 +187,10 @@ impl<C: Bundle + Send + Sync + 'static> Turns<C> {
 
     /// Records the loop as one of as many turns as there may be, each of which does nothing once the condition has failed.
     fn record_bounded(&self, carried: &C, device: Device, at: &Source) -> Result<Option<C>> {
-        let Some(bound) = self.bound else { return Ok(None) };
+        let Some(bound) = self.bound else { return refused(Cause::Unbounded, at) };
         let own = leaves_of(carried);
         let given = tensors_of(&own);
-        let Some(goes_on) = flag((self.first.inner())(carried)?)? else { return Ok(None) };
+        let Some(goes_on) = flag((self.first.inner())(carried)?)? else { return refused(Cause::Condition, at) };
         let mut types: Vec<TensorType> = given.iter().map(|tensor| tensor.ty()).collect();
         types.push(goes_on.ty());
         let count = types.len();
@@ -209,8 +213,11 @@ impl<C: Bundle + Send + Sync + 'static> Turns<C> {
         let recorded = with_bounds(at, || record_body(types, count, &given, device, &mut body, at))?;
         let Some((graph, captured)) = recorded else { return Ok(None) };
         let operands: Vec<&Tensor> = given.iter().copied().chain([&goes_on]).chain(&captured).collect();
-        if !operands.iter().all(|tensor| tensor.device() == device) || has_conditional_loops(&graph) {
-            return Ok(None);
+        if !operands.iter().all(|tensor| tensor.device() == device) {
+            return refused(Cause::Places, at);
+        }
+        if has_conditional_loops(&graph) {
+            return refused(Cause::Unbounded, at);
         }
         let region = kiln_passes::with_states(&Arc::new(Region::new(graph, Dim::from(bound), count, 0, false)));
         let write = |b: &mut GraphBuilder, operands: &[NodeId]| {
@@ -219,7 +226,7 @@ impl<C: Bundle + Send + Sync + 'static> Turns<C> {
         };
         let op = Op::Loop { region: region.clone(), result: 0 };
         let mut results = eager::run(Operation::Op(&op), &operands, device, &write, at)?;
-        let Some(is_unfinished) = results.pop() else { return Ok(None) };
+        let Some(is_unfinished) = results.pop() else { return refused(Cause::Unlike, at) };
         let mut results = results.into_iter();
         let last = carried.map_tensors(&mut |tensor| results.next().unwrap_or_else(|| tensor.clone()));
         mapped(&last, |tensor| match tensor.dtype().is_float() {
