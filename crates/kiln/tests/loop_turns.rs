@@ -1,6 +1,7 @@
 //! How many turns loops have, and what is saved of them: none at all, states computed again, ends before a bound.
 
-use kiln::{DType, Device, Generator, Result, Tensor, compile, scan};
+use kiln::{DType, Device, Dynamic, Generator, Options, Result, Tensor, Var, compile, compile_with, scan};
+use std::sync::Arc;
 
 fn random(shape: &[usize], seed: u64) -> Tensor {
     Generator::new(seed).randn(shape, DType::F32, Device::Cpu).unwrap()
@@ -11,6 +12,83 @@ fn assert_close(got: &Tensor, expected: &Tensor, what: &str) {
     for (a, b) in got.to_vec::<f32>().unwrap().iter().zip(expected.to_vec::<f32>().unwrap()) {
         assert!((a - b).abs() <= 1e-4 * (1.0 + b.abs()), "{what}: {a} and {b}");
     }
+}
+
+type Turn = Arc<dyn Fn(&(Tensor, Tensor)) -> Result<(Tensor, (Tensor, Tensor))> + Send + Sync>;
+
+/// Without a row there is what is carried as it was, and stacks of nothing, whose shape is that of what a turn gives.
+#[test]
+fn a_scan_of_no_rows_gives_what_it_began_with() -> Result<()> {
+    let weight = Var::new(&random(&[3, 3], 1)).requires_grad(true);
+    let (own, changed) = (weight.clone(), Var::new(&Tensor::zeros(3, DType::F32, Device::Cpu)?));
+    let counter = changed.clone();
+    let bodies: Vec<(&str, Turn)> = vec![
+        (
+            "a graph",
+            Arc::new(move |(h, x)| {
+                let h = h.matmul(&own.get())?.add(x)?.tanh()?;
+                Ok((h.clone(), (h.sum(-1)?, h.gt(0.0)?.unsqueeze(0)?)))
+            }),
+        ),
+        (
+            "no graph",
+            Arc::new(move |(h, x)| {
+                counter.set(&counter.get().add(x.sum(0)?)?)?;
+                let h = h.add(x.dropout(0.5)?)?;
+                Ok((h.clone(), (h.sum(-1)?, h.gt(0.0)?.unsqueeze(0)?)))
+            }),
+        ),
+    ];
+    for (what, body) in bodies {
+        let make = || {
+            let body = body.clone();
+            scan(move |arguments: &(Tensor, Tensor)| body(arguments))
+        };
+        let (eager, inside, ranged) = (make(), make(), make());
+        let start = random(&[2, 3], 2).requires_grad();
+        let none = Tensor::zeros([0, 2, 3], DType::F32, Device::Cpu)?;
+        let fixed = compile(move |(h, x): &(Tensor, Tensor)| inside.call(h.mul(2.0)?, x.clone()));
+        let options = Options { dynamic: Dynamic::range("t", 0..=9).at(1, 0).into(), ..Options::default() };
+        let wide = compile_with(move |(h, x): &(Tensor, Tensor)| ranged.call(h.mul(2.0)?, x.clone()), options);
+        let runs: [&dyn Fn(&Tensor) -> Result<(Tensor, (Tensor, Tensor))>; 3] =
+            [&|x| eager.call(start.mul(2.0)?, x.clone()), &|x| fixed.call(&(start.clone(), x.clone())), &|x| {
+                wide.call(&(start.clone(), x.clone()))
+            }];
+        for (number, run) in runs.into_iter().enumerate() {
+            let what = format!("{what}, {number}");
+            for rows in [0, 3, 0, 1] {
+                let x = if rows == 0 { none.clone() } else { random(&[rows, 2, 3], 3) };
+                let (last, (sums, signs)) = run(&x)?;
+                assert_eq!((sums.shape(), signs.shape()), (&[rows, 2][..], &[rows, 1, 2, 3][..]), "{what}");
+                assert_eq!((sums.dtype(), signs.dtype()), (DType::F32, DType::Bool), "{what}");
+                if rows > 0 {
+                    continue;
+                }
+                assert_close(&last, &start.mul(2.0)?, &what);
+                weight.zero_grad();
+                let loss = last.square()?.sum(..)?.add(sums.sum(..)?)?;
+                let slope = loss.gradients(&[&start])?.get(&start).expect("a gradient").clone();
+                assert_close(&slope, &start.detach().mul(8.0)?, &what);
+            }
+        }
+        if what == "a graph" {
+            assert_eq!((wide.stats().breaks, wide.stats().fallbacks), (0, 0), "{:?}", wide.stats());
+            weight.zero_grad();
+            let (last, (sums, _)) = wide.call(&(start.clone(), none.clone()))?;
+            last.sum(..)?.add(sums.sum(..)?)?.backward()?;
+            let zero = Tensor::zeros([3, 3], DType::F32, Device::Cpu)?;
+            assert_close(&weight.grad().unwrap_or(zero.clone()), &zero, "the gradient of a weight that no turn used");
+        }
+    }
+    assert!(changed.get().to_vec::<f32>()?.iter().all(|x| x.is_finite()));
+    let empty =
+        kiln::map(|row: &Tensor| row.square()?.sum(..)).call(Tensor::zeros([0, 4], DType::F32, Device::Cpu)?)?;
+    assert_eq!(empty.shape(), [0]);
+    let reads = scan(|(h, x): &(Tensor, Tensor)| Ok((h.add(f64::from(x.sum(..)?.item::<f32>()?))?, x.clone())));
+    let zero = Tensor::zeros(3, DType::F32, Device::Cpu)?;
+    let error = reads.call(zero, Tensor::zeros([0, 3], DType::F32, Device::Cpu)?).unwrap_err();
+    assert!(error.to_string().contains("no turn"), "{error}");
+    Ok(())
 }
 
 /// What turns change in few places is changed where it is: no second copy of it, whichever way the loop ends.

@@ -15,7 +15,7 @@
 use super::breaks::{self, Cause};
 use super::compiled::{Compiled, compile, tensors_of};
 use super::disable::{Disabled, disable};
-use super::with_session;
+use super::{Outcome, capture, with_session};
 use crate::tensor::bundle::{Bundle, Leaf, leaves_of};
 use crate::tensor::eager::{self, Operation};
 use crate::tensor::tape::{self, Switch};
@@ -230,8 +230,7 @@ pub(crate) fn record_loop(
     if !carried.iter().chain(over).all(is_here) || is_half {
         return refused(Cause::Places, at);
     }
-    // What a turn gives is not known without one where the loop runs turn by turn, and so it is here.
-    if turns.is_zero() || others.iter().any(|other| *other != turns) {
+    if others.iter().any(|other| *other != turns) {
         return refused(Cause::Lengths, at);
     }
     let count = carried.len();
@@ -300,8 +299,8 @@ fn record_vectorized(over: &[&Tensor], body: Turn<'_>, at: &Source) -> Result<Re
     let Some((&size, others)) = lengths.as_ref().and_then(|lengths| lengths.split_first()) else {
         return in_turns("there is no axis of examples");
     };
-    if !is_active() || size.is_zero() || others.iter().any(|other| *other != size) {
-        return in_turns("there is no example, or tensors differ in their number");
+    if !is_active() || others.iter().any(|other| *other != size) {
+        return in_turns("tensors differ in the number of examples");
     }
     if types.iter().any(|ty| ty.dtype == DType::I4) {
         return in_turns("examples of i4 share bytes");
@@ -421,7 +420,15 @@ fn turns<C: Bundle, X: Bundle, Y: Bundle>(
         carried = now;
         results.push(result);
     }
-    let Some(first) = results.first() else { return Err(wrong("there is no turn, so what it gives is not known")) };
+    let Some(first) = results.first() else {
+        let next = mapped(over, |tensor| Tensor::zeros(&tensor.shape()[1..], tensor.dtype(), tensor.device()))?;
+        let given = results_of(body, &(carried.map_tensors(&mut |tensor| tensor.clone()), next), &at)?;
+        let empty = mapped(&given, |tensor| {
+            let shape: Vec<usize> = [0].iter().chain(tensor.shape()).copied().collect();
+            Tensor::zeros(shape, tensor.dtype(), tensor.device())
+        })?;
+        return Ok((carried, empty));
+    };
     let rows: Vec<Vec<Tensor>> =
         results.iter().map(|result| tensors_of(&leaves_of(result)).into_iter().cloned().collect()).collect();
     let mut number = 0;
@@ -431,6 +438,20 @@ fn turns<C: Bundle, X: Bundle, Y: Bundle>(
         stack(&rows.ok_or_else(|| wrong("turns give more or fewer results"))?, &at)
     })?;
     Ok((carried, stacked))
+}
+
+/// What a turn gives, as far as that is known without one: the body is captured, and nothing of it runs.
+fn results_of<C: Bundle, X: Bundle, Y: Bundle>(
+    body: &CompiledBody<(C, X), (C, Y)>,
+    arguments: &(C, X),
+    at: &Source,
+) -> Result<Y> {
+    let what =
+        "there is no turn, and what one gives is not known without one: it reads elements, or calls a disabled part";
+    match capture(&|arguments: &(C, X)| (body.inner())(arguments), arguments, None, None, at)? {
+        Outcome::Whole(captured) => Ok(captured.returned.output.1),
+        Outcome::Broken(..) => Err(Error::Loop { what, at: at.clone() }),
+    }
 }
 
 /// A bundle with other tensors.
