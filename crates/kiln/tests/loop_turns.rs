@@ -91,6 +91,107 @@ fn a_scan_of_no_rows_gives_what_it_began_with() -> Result<()> {
     Ok(())
 }
 
+/// What is kept of `steps` turns is what fewer states make of it, and results and gradients are the same.
+#[test]
+fn a_checkpointed_scan_keeps_fewer_states() -> Result<()> {
+    let (rows, hidden, steps) = (64, 64, 96);
+    let make = |weight: &Var, every: Option<usize>| {
+        let own = weight.clone();
+        let body = scan(move |(h, x): &(Tensor, Tensor)| {
+            let h = h.matmul(&own.get())?.add(x)?.tanh()?;
+            Ok((h.clone(), h.sum(-1)?))
+        });
+        let body = if let Some(every) = every { body.checkpointed(every) } else { body };
+        let own = weight.clone();
+        compile(move |x: &Tensor| {
+            own.zero_grad();
+            let (last, all) = body.call(Tensor::zeros([rows, hidden], DType::F32, Device::Cpu)?, x.mul(0.5)?)?;
+            let loss = last.square()?.mean(..)?.add(all.square()?.mean(..)?)?;
+            loss.backward()?;
+            Ok::<_, kiln::Error>((loss, own.grad().expect("a gradient")))
+        })
+    };
+    let weight = Var::new(&random(&[hidden, hidden], 1).mul(0.05)?).requires_grad(true);
+    let saved = make(&weight, None);
+    let mut bytes = Vec::new();
+    for every in [8, 10, 200] {
+        let few = make(&weight, Some(every));
+        for steps in [steps, 50, 7, 9, 1, 20] {
+            let x = random(&[steps, rows, hidden], steps as u64);
+            let (got, expected) = (few.call(&x)?, saved.call(&x)?);
+            assert_close(&got.0, &expected.0, &format!("loss, every {every} of {steps}"));
+            assert_close(&got.1, &expected.1, &format!("gradient, every {every} of {steps}"));
+        }
+        let stats = few.stats();
+        assert!(stats.breaks == 0 && stats.compiles <= 3, "every {every}: {stats:?}");
+        let arena = |f: &dyn Fn(&Tensor) -> Result<kiln::inspect::explain::Explanation>| -> Result<usize> {
+            Ok(f(&random(&[steps, rows, hidden], 1))?.segments.iter().map(|segment| segment.arena_bytes).sum())
+        };
+        bytes.push((
+            every,
+            arena(&|x| make(&weight, Some(every)).explain(x))?,
+            arena(&|x| make(&weight, None).explain(x))?,
+        ));
+    }
+    let state = rows * hidden * 4;
+    for &(every, few, all) in &bytes[..2] {
+        let kept = steps - steps / every - 2 * every - 8;
+        assert!(few + kept * state <= all, "every {every}: {few} and {all} bytes, states of {state}");
+    }
+    Ok(())
+}
+
+/// What is around a loop may be computed again as a whole, too.
+#[test]
+fn a_checkpoint_around_a_scan() -> Result<()> {
+    let weight = Var::new(&random(&[8, 8], 1).mul(0.3)?).requires_grad(true);
+    for every in [None, Some(3)] {
+        let own = weight.clone();
+        let body = scan(move |(h, x): &(Tensor, Tensor)| {
+            let h = h.matmul(&own.get())?.add(x)?.tanh()?;
+            Ok((h.clone(), h))
+        });
+        let body = Arc::new(if let Some(every) = every { body.checkpointed(every) } else { body });
+        let plain = |x: &Tensor| body.call(x.select(0, 0)?, x.clone())?.1.square()?.sum(..);
+        let again = |x: &Tensor| {
+            let body = body.clone();
+            kiln::checkpoint(move |x: &Tensor| body.call(x.select(0, 0)?, x.clone())?.1.square()?.sum(..), x)
+        };
+        let (fast, whole) = (
+            compile(again),
+            compile(|x: &Tensor| {
+                let y = again(x)?;
+                y.backward()?;
+                Ok::<_, kiln::Error>(y)
+            }),
+        );
+        for steps in [5, 8, 11] {
+            let x = random(&[steps, 2, 8], steps as u64).requires_grad();
+            let slopes = |loss: Tensor| -> Result<(Tensor, Tensor)> {
+                let slope = loss.gradients(&[&x])?.get(&x).expect("a gradient").clone();
+                Ok((loss, slope))
+            };
+            let (expected, eager, compiled) = (slopes(plain(&x)?)?, slopes(again(&x)?)?, slopes(fast.call(&x)?)?);
+            for (got, how) in [(eager, "eager"), (compiled, "compiled")] {
+                assert_close(&got.0, &expected.0, how);
+                assert_close(&got.1, &expected.1, how);
+            }
+            let of_weight = |run: &dyn Fn() -> Result<()>| -> Result<Tensor> {
+                weight.zero_grad();
+                run()?;
+                Ok(weight.grad().expect("a gradient"))
+            };
+            let x = x.detach();
+            let expected = of_weight(&|| plain(&x)?.backward())?;
+            assert_close(&of_weight(&|| again(&x)?.backward())?, &expected, "weight, eager");
+            assert_close(&of_weight(&|| fast.call(&x)?.backward())?, &expected, "weight, compiled");
+            assert_close(&of_weight(&|| whole.call(&x).map(drop))?, &expected, "weight, in the function");
+        }
+        assert_eq!(whole.stats().breaks, 0);
+    }
+    Ok(())
+}
+
 /// What turns change in few places is changed where it is: no second copy of it, whichever way the loop ends.
 #[test]
 fn what_is_scattered_into_stays_in_its_place() -> Result<()> {

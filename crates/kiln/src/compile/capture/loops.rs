@@ -15,7 +15,7 @@
 use super::breaks::{self, Cause};
 use super::compiled::{Compiled, compile, tensors_of};
 use super::disable::{Disabled, disable};
-use super::{Outcome, capture, with_session};
+use super::{Outcome, capture, checkpointed, with_session};
 use crate::tensor::bundle::{Bundle, Leaf, leaves_of};
 use crate::tensor::eager::{self, Operation};
 use crate::tensor::tape::{self, Switch};
@@ -44,8 +44,10 @@ pub struct Scan<C, X, Y> {
 /// A loop, and what it is made of where it is no op of a graph.
 struct Turns<C, X, Y> {
     body: Arc<CompiledBody<(C, X), (C, Y)>>,
-    part: Part<(C, X), (C, Y)>,
+    part: Arc<Part<(C, X), (C, Y)>>,
     form: Form,
+    /// How many turns lie between two states that are kept for gradients, if not all are.
+    every: Option<usize>,
 }
 
 /// Makes a loop over the first axis of tensors: `body` gets what is carried from turn to turn and the next place of each tensor, and
@@ -98,10 +100,7 @@ where
     let body = Arc::new(compile(body));
     let own = body.clone();
     let part: Body<(C, X), (C, Y)> = Box::new(move |arguments| turns(&own, arguments));
-    let turns = Arc::new(Turns { body, part: disable(part), form });
-    let own = turns.clone();
-    let whole: Body<(C, X), (C, Y)> = Box::new(move |arguments| own.run(arguments, &Source::caller()));
-    Scan { turns, whole: compile(whole) }
+    Scan::of(Turns { body, part: Arc::new(disable(part)), form, every: None })
 }
 
 impl<C, X, Y> Turns<C, X, Y>
@@ -153,7 +152,10 @@ where
             }
         }
         if results.is_none() {
-            results = record_loop(&own, &rows, false, &mut body, at)?;
+            results = match self.every {
+                Some(every) if tape::is_enabled() => checkpointed::record(&own, &rows, every, &mut body, at)?,
+                _ => record_loop(&own, &rows, false, &mut body, at)?,
+            };
         }
         let Some(results) = results else { return Ok(None) };
         let mut results = results.into_iter();
@@ -349,6 +351,41 @@ where
     X: Bundle + Send + Sync + 'static,
     Y: Bundle + Send + Sync + 'static,
 {
+    fn of(turns: Turns<C, X, Y>) -> Scan<C, X, Y> {
+        let turns = Arc::new(turns);
+        let own = turns.clone();
+        let whole: Body<(C, X), (C, Y)> = Box::new(move |arguments| own.run(arguments, &Source::caller()));
+        Scan { turns, whole: compile(whole) }
+    }
+
+    /// The same loop with fewer states kept for its gradient: of what is carried only what every k-th turn finds, and the turns between two of
+    /// these are run again when the gradient comes to them. A loop of n turns keeps n/k + k states in place of n, the fewest where k is
+    /// the root of n, and runs each turn twice more in place of once. Results and gradients are the same. Where no gradients go through the
+    /// loop, and where it runs turn by turn, this changes nothing.
+    ///
+    /// ```
+    /// use kiln::{DType, Device, Tensor};
+    /// let body = |(h, x): &(Tensor, Tensor)| {
+    ///     let h = h.mul(0.9)?.add(x)?.tanh()?;
+    ///     Ok((h.clone(), h))
+    /// };
+    /// let (all, few) = (kiln::scan(body), kiln::scan(body).checkpointed(16));
+    /// let x = Tensor::ones([250, 8], DType::F32, Device::Cpu)?.requires_grad();
+    /// let slope = |scan: &kiln::Scan<_, _, Tensor>| -> kiln::Result<Vec<f32>> {
+    ///     let last: Tensor = scan.call(x.select(0, 0)?, x.clone())?.0;
+    ///     last.sum(..)?.gradients(&[&x])?.get(&x).expect("a gradient").to_vec()
+    /// };
+    /// for (a, b) in slope(&all)?.iter().zip(slope(&few)?) {
+    ///     assert!((a - b).abs() < 1e-6);
+    /// }
+    /// # Ok::<(), kiln::Error>(())
+    /// ```
+    #[must_use]
+    pub fn checkpointed(self, every: usize) -> Scan<C, X, Y> {
+        let Turns { body, part, form, .. } = &*self.turns;
+        Scan::of(Turns { body: body.clone(), part: part.clone(), form: *form, every: Some(every.max(1)) })
+    }
+
     /// Runs the loop; gives what the last turn carried on, and the results of all turns.
     #[track_caller]
     pub fn call(&self, carried: C, over: X) -> Result<(C, Y)> {

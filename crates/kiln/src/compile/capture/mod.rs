@@ -23,6 +23,7 @@ mod bucketed;
 mod call;
 mod callable;
 mod check;
+mod checkpointed;
 mod code;
 mod compiled;
 mod cond;
