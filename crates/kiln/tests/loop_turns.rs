@@ -308,3 +308,47 @@ fn what_is_scattered_into_stays_in_its_place() -> Result<()> {
     }
     Ok(())
 }
+
+/// A bounded loop ends soon after its condition fails: segments of turns that are not needed do not run.
+#[test]
+fn a_bounded_loop_of_many_turns_is_as_long_as_it_has_to_be() -> Result<()> {
+    let factor = Var::new(&Tensor::full((), 0.3, DType::F32, Device::Cpu)?).requires_grad(true);
+    let make = |bound: usize| {
+        let own = factor.clone();
+        kiln::while_loop(
+            |(x, _): &(Tensor, Tensor)| x.amax(..)?.gt(1.0),
+            move |(x, turns): &(Tensor, Tensor)| Ok((x.mul(own.get())?, turns.add(1)?)),
+        )
+        .bounded(bound)
+    };
+    let count = || Tensor::new(0i64, Device::Cpu);
+    for bound in [5usize, 17, 40, 5000] {
+        let (inside, eager) = (make(bound), make(bound));
+        let fast = compile(move |x: &Tensor| inside.call((x.mul(1.0)?, count()?)));
+        for (first, turns) in [(0.5f32, 0i64), (2.0, 1), (20.0, 3), (1e3, 6), (3e8, 17), (1e20, 39)] {
+            let x = Tensor::new([first, 0.25], Device::Cpu)?.requires_grad();
+            for (how, (y, took)) in [("compiled", fast.call(&x)?), ("eager", eager.call((x.mul(1.0)?, count()?))?)] {
+                let what = format!("{how}, {turns} turns of {bound}");
+                if turns as usize > bound {
+                    assert!(y.to_vec::<f32>()?.iter().all(|y| y.is_nan()), "{what}: {y}");
+                    assert_eq!(took.item::<i64>()?, bound as i64, "{what}");
+                    continue;
+                }
+                assert_eq!(took.item::<i64>()?, turns, "{what}");
+                let expected = 0.3f32.powi(turns as i32);
+                let near = |got: f32, expected: f32| (got - expected).abs() <= 1e-4 * expected.abs();
+                assert!(near(y.to_vec::<f32>()?[0], first * expected), "{what}: {y}");
+                let slope = y.sum(..)?.gradients_on_tape(&[&x])?.get(&x).expect("a slope").clone();
+                assert!(slope.to_vec::<f32>()?.iter().all(|got| near(*got, expected)), "{what}: {slope}");
+                // The slope is a function of the factor.
+                factor.zero_grad();
+                slope.sum(..)?.backward()?;
+                let twice = factor.grad().map_or(Ok(0.0), |gradient| gradient.item::<f32>())?;
+                let expected = 2.0 * turns as f32 * 0.3f32.powi(turns as i32 - 1);
+                assert!(near(twice, expected) || (twice - expected).abs() < 1e-20, "{what}: {twice} and {expected}");
+            }
+        }
+        assert_eq!((fast.stats().breaks, fast.stats().fallbacks), (0, 0));
+    }
+    Ok(())
+}

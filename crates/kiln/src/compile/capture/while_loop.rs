@@ -84,9 +84,10 @@ impl<C: Bundle + Send + Sync + 'static> WhileLoop<C> {
         WhileLoop { turns, whole: compile(whole) }
     }
 
-    /// The same loop as an op of the graph where gradients go through it, too. What each of at most so many turns finds is saved for them:
-    /// memory for all of these turns is there at every call. Where gradients go through it and it has not ended after so
-    /// many turns, its floats are NaN, and what is no float is that of the last turn within the bound. Without gradients the bound says nothing.
+    /// The same loop as an op of the graph where gradients go through it, too, of at most so many turns. Turns run as long as the condition holds,
+    /// in a few segments that grow; memory for what each turn of the longest segment finds is there at every call. Where gradients go through it
+    /// and it has not ended after so many turns, its floats are NaN, and what is no float is that of the last turn within the bound. Without
+    /// gradients the bound says nothing.
     ///
     /// ```
     /// use kiln::{Device, Tensor, Var};
@@ -219,13 +220,28 @@ impl<C: Bundle + Send + Sync + 'static> Turns<C> {
         if has_conditional_loops(&graph) {
             return refused(Cause::Unbounded, at);
         }
-        let region = kiln_passes::with_states(&Arc::new(Region::new(graph, Dim::from(bound), count, 0, false)));
-        let write = |b: &mut GraphBuilder, operands: &[NodeId]| {
-            let result = |result: usize| b.emit(Op::Loop { region: region.clone(), result }, operands);
-            (0..count).map(result).collect::<Result<Vec<NodeId>, kiln_ir::Error>>()
+        let segment = |turns: usize, state: &[Tensor]| {
+            let region = Region::new(graph.clone(), Dim::from(turns), count, 0, false);
+            let region = kiln_passes::with_states(&Arc::new(region));
+            let write = |b: &mut GraphBuilder, operands: &[NodeId]| {
+                let result = |result: usize| b.emit(Op::Loop { region: region.clone(), result }, operands);
+                (0..count).map(result).collect::<Result<Vec<NodeId>, kiln_ir::Error>>()
+            };
+            let op = Op::Loop { region: region.clone(), result: 0 };
+            let operands: Vec<&Tensor> = state.iter().chain(&captured).collect();
+            eager::run(Operation::Op(&op), &operands, device, &write, at)
         };
-        let op = Op::Loop { region: region.clone(), result: 0 };
-        let mut results = eager::run(Operation::Op(&op), &operands, device, &write, at)?;
+        let mut results: Vec<Tensor> = given.iter().copied().chain([&goes_on]).cloned().collect();
+        for (number, turns) in segments(bound).into_iter().enumerate() {
+            let Some(goes_on) = results.last().filter(|_| number > 0) else {
+                results = segment(turns, &results)?;
+                continue;
+            };
+            results = match cond(goes_on, || segment(turns, &results), || Ok(results.clone())) {
+                Err(Error::Cond { .. }) => return refused(Cause::Unlike, at),
+                chosen => chosen?,
+            };
+        }
         let Some(is_unfinished) = results.pop() else { return refused(Cause::Unlike, at) };
         let mut results = results.into_iter();
         let last = carried.map_tensors(&mut |tensor| results.next().unwrap_or_else(|| tensor.clone()));
@@ -237,10 +253,40 @@ impl<C: Bundle + Send + Sync + 'static> Turns<C> {
     }
 }
 
+/// Turns of the first segment of a bounded loop, and how many times as long each is as the one before.
+const FIRST_TURNS: usize = 8;
+const GROWTH: usize = 8;
+
+/// The segments of a bounded loop, of so many turns each. Once the condition has failed, turns of its segment do nothing but look at it, and
+/// later segments are passed over as a whole, forward and backward.
+fn segments(bound: usize) -> Vec<usize> {
+    let (mut left, mut next, mut segments) = (bound, FIRST_TURNS, Vec::new());
+    while left > 0 {
+        // What is left over would be a short segment after long ones.
+        let turns = if left <= next.saturating_mul(2) { left } else { next };
+        segments.push(turns);
+        (left, next) = (left - turns, next.saturating_mul(GROWTH));
+    }
+    segments
+}
+
 /// The condition of a loop, if it is a bool of one element.
 fn flag(goes_on: Tensor) -> Result<Option<Tensor>> {
     match (goes_on.dtype(), goes_on.elements()) {
         (DType::Bool, 1) => goes_on.reshape(()).map(Some),
         _ => Ok(None),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::segments;
+
+    #[test]
+    fn segments_grow_and_cover_the_bound() {
+        assert_eq!((segments(0), segments(5), segments(16)), (vec![], vec![5], vec![16]));
+        assert_eq!((segments(17), segments(150)), (vec![8, 9], vec![8, 64, 78]));
+        assert_eq!(segments(5000), [8, 64, 512, 4416]);
+        assert!((1..4000).all(|bound| segments(bound).iter().sum::<usize>() == bound));
     }
 }
