@@ -6,6 +6,9 @@
 //!  turn 1   other ─▶ body ─▶ last       leaves it where the loop's result is
 //! ```
 //!
+//! What a turn changes in few places (a scatter into what it found) is not written whole at each turn: it is copied once before the first, and then
+//! every turn finds it and leaves it in the memory of the result.
+//!
 //! A row of what is looped over, or of a stacked result, is a place in its buffer that moves from turn to turn. Temporaries of the body
 //! are temporaries of the schedule around it: their memory is planned with all others.
 
@@ -96,12 +99,19 @@ pub struct CarriedBuffer {
     pub offset: Dim,
     /// The argument that gets the value after the last turn, and has that after every second turn.
     pub last: usize,
-    /// Scratch memory for that after the turns between them.
+    /// Scratch memory for that after the turns between them; `last` where turns change it in place.
     pub other: usize,
     /// Copies the value, in case there is no turn.
     pub copy: Kernel,
     /// The values of the copy's size symbols.
     pub sizes: Vec<Dim>,
+}
+
+impl CarriedBuffer {
+    /// Whether turns find and leave it in one place, where it is copied before the first.
+    pub fn is_in_place(&self) -> bool {
+        self.last == self.other
+    }
 }
 
 impl TurnBuffer {
@@ -153,8 +163,8 @@ struct Lowered {
     schedules: Vec<Schedule>,
     /// The results that are not carried and are used, by number.
     stacked: Vec<usize>,
-    /// For each value that is carried: scratch memory, and memory for the result should nobody want it.
-    carried: Vec<(BufferId, BufferId)>,
+    /// For each value that is carried: scratch memory, unless turns change it in place, and memory for the result should nobody want it.
+    carried: Vec<(Option<BufferId>, BufferId)>,
     /// Memory for results that are not carried and that nobody wants.
     unwanted: Vec<BufferId>,
     /// By schedule and buffer of it: memory for temporaries and constants.
@@ -240,11 +250,22 @@ pub(crate) fn plan_loops(graph: &Graph, memory: &mut Memory, options: &ScheduleO
         stacked.sort_unstable();
         stacked.dedup();
         let mut schedules = Vec::with_capacity(shape.bodies.len());
+        let mut in_place = vec![false; shape.carried];
         for body in &shape.bodies {
-            let body = with_results(body, shape.carried, &stacked)?;
+            let own = with_results(body, shape.carried, &stacked, &in_place)?;
             let layouts: Vec<InputLayout> =
-                body.inputs().iter().map(|&input| InputLayout::contiguous(body.ty(input))).collect();
-            schedules.push(schedule(&body, &layouts, options)?);
+                own.inputs().iter().map(|&input| InputLayout::contiguous(own.ty(input))).collect();
+            let mut made = schedule(&own, &layouts, options)?;
+            let changed = changed_in_place(&own, shape.carried);
+            if changed.contains(&true) {
+                // Without the launches that copy what is not changed there are fewer.
+                let own = with_results(body, shape.carried, &stacked, &changed)?;
+                let other = schedule(&own, &layouts, options)?;
+                if other.steps.len() < made.steps.len() {
+                    (made, in_place) = (other, changed);
+                }
+            }
+            schedules.push(made);
         }
         let buffers = &mut memory.buffers;
         let mut declare = |dtype: DType, elements: Dim, role: Role| {
@@ -255,7 +276,7 @@ pub(crate) fn plan_loops(graph: &Graph, memory: &mut Memory, options: &ScheduleO
             let ty = shape.result(result);
             declare(ty.dtype, ty.elements(), Role::Temp)
         };
-        let carried = (0..shape.carried).map(|at| (scratch(at), scratch(at))).collect();
+        let carried = (0..shape.carried).map(|at| ((!in_place[at]).then(|| scratch(at)), scratch(at))).collect();
         let all = |&result: &usize| declare(shape.result(result).dtype, shape.elements(result), Role::Temp);
         let unwanted = stacked.iter().map(all).collect();
         let mut own = Vec::with_capacity(schedules.len());
@@ -271,8 +292,26 @@ pub(crate) fn plan_loops(graph: &Graph, memory: &mut Memory, options: &ScheduleO
     Ok(loops)
 }
 
-/// A body with what it carries on and these results alone.
-fn with_results(body: &Graph, carried: usize, stacked: &[usize]) -> Result<Graph, kiln_ir::Error> {
+/// Which of the values that a body carries it changes in places that are scattered to, and gives in no other way.
+fn changed_in_place(body: &Graph, carried: usize) -> Vec<bool> {
+    let is_changed = |at: usize| {
+        let input = body.inputs()[at];
+        let mut node = body.outputs()[at].node;
+        while let Op::Scatter { .. } = body.node(node).op {
+            node = body.node(node).operands[0];
+        }
+        // What leaves a turn as it was found, or in part, is read after the turn has changed it.
+        let keeps = |node: &kiln_ir::Node| node.op.is_view() && node.operands.contains(&input);
+        node == input
+            && body.outputs()[at].node != input
+            && body.outputs().iter().all(|output| output.node != input)
+            && !body.nodes().iter().any(keeps)
+    };
+    (0..carried).map(is_changed).collect()
+}
+
+/// A body with what it carries on and these results alone; some of what is carried becomes new values of the inputs.
+fn with_results(body: &Graph, carried: usize, stacked: &[usize], in_place: &[bool]) -> Result<Graph, kiln_ir::Error> {
     let kept: Vec<NodeId> = (0..carried).chain(stacked.iter().copied()).map(|at| body.outputs()[at].node).collect();
     let mut needed = vec![false; body.nodes().len()];
     kept.iter().for_each(|id| needed[id.index()] = true);
@@ -292,7 +331,12 @@ fn with_results(body: &Graph, carried: usize, stacked: &[usize]) -> Result<Graph
         node.operands.iter_mut().for_each(|operand| *operand = new[operand.index()]);
         new.push(graph.keep(node)?);
     }
-    kept.iter().for_each(|id| graph.output(new[id.index()]));
+    for (at, id) in kept.iter().enumerate() {
+        match in_place.get(at) {
+            Some(true) => graph.update(new[id.index()], at),
+            _ => graph.output(new[id.index()]),
+        }
+    }
     Ok(graph)
 }
 
@@ -342,7 +386,8 @@ pub(crate) fn repeat_step(
         let elements = ty(at).elements();
         let copy = copy_kernel(ty(at).dtype, &elements);
         let sizes = copy.sizes.iter().map(|&symbol| Dim::from(symbol)).collect();
-        let (last, other) = (arg(wanted[at].unwrap_or(unwanted)), arg(other));
+        let last = arg(wanted[at].unwrap_or(unwanted));
+        let other = other.map_or(last, &mut arg);
         CarriedBuffer { first: views[at].buffer, offset: views[at].offset.clone(), last, other, copy, sizes }
     });
     let carried: Vec<CarriedBuffer> = carried.collect();
@@ -363,7 +408,10 @@ pub(crate) fn repeat_step(
         let first = buffers.len();
         for (decl, own) in inner.buffers.iter().zip(own) {
             buffers.push(match &decl.role {
-                Role::Input(input) if *input < shape.carried => TurnBuffer::Carried(*input),
+                Role::Input(input) if *input < shape.carried => match lowered.carried[*input].0 {
+                    Some(_) => TurnBuffer::Carried(*input),
+                    None => TurnBuffer::Next(*input),
+                },
                 Role::Input(input) => {
                     let Strided { buffer, offset, .. } = views[*input].clone();
                     match shape.region.is_some_and(|region| region.is_scanned(*input)) {
@@ -381,7 +429,9 @@ pub(crate) fn repeat_step(
         let mut launches: Vec<TurnLaunch> = inner.steps.iter().map(|step| TurnLaunch::of(step, first)).collect();
         // A result that is in the memory of another value.
         for (result, &buffer) in inner.outputs.iter().enumerate() {
-            if inner.buffers[buffer.index()].role != Role::Output(result) {
+            let is_in_place = inner.buffers[buffer.index()].role == Role::Input(result)
+                && lowered.carried.get(result).is_some_and(|(other, _)| other.is_none());
+            if inner.buffers[buffer.index()].role != Role::Output(result) && !is_in_place {
                 buffers.push(place_of(result, &mut arg));
                 let decl = &inner.buffers[buffer.index()];
                 let kernel = copy_kernel(decl.dtype, &decl.elements);

@@ -94,6 +94,8 @@ struct Carried {
     first: Place,
     /// After the last turn and every second one before it, and after the others.
     places: [Place; 2],
+    /// Both are one, where it is before the first turn, too.
+    is_in_place: bool,
 }
 
 /// A launch of an unrolled loop.
@@ -214,12 +216,16 @@ impl Repeat {
         let mut carried = Vec::with_capacity(body.carried.len());
         for own in &body.carried {
             let start = |argument: usize| Place { argument, offset: 0 };
-            carried.push(Carried { first: at(own.first, &own.offset)?, places: [start(own.last), start(own.other)] });
+            let places = [start(own.last), start(own.other)];
+            carried.push(Carried { first: at(own.first, &own.offset)?, places, is_in_place: own.is_in_place() });
         }
-        // Copies what is carried to where the result is.
-        let copy = |launch: LaunchTurn<'_>, from: &dyn Fn(&Carried) -> Place| -> Result<(), LaunchError> {
+        // Copies some of what is carried to where the result is.
+        type From<'a> = &'a dyn Fn(&Carried) -> Option<Place>;
+        let copy = |launch: LaunchTurn<'_>, from: From<'_>| -> Result<(), LaunchError> {
             for ((own, copy), carried) in body.carried.iter().zip(&self.copies).zip(&carried) {
-                launch(copy, &[from(carried), carried.places[0]], &sizes.all(&own.sizes)?)?;
+                if let Some(from) = from(carried) {
+                    launch(copy, &[from, carried.places[0]], &sizes.all(&own.sizes)?)?;
+                }
             }
             Ok(())
         };
@@ -234,8 +240,9 @@ impl Repeat {
             _ => Ok(turn < turns),
         };
         if !goes_on(0)? {
-            return copy(launch, &|carried| carried.first);
+            return copy(launch, &|carried| Some(carried.first));
         }
+        copy(launch, &|carried| carried.is_in_place.then_some(carried.first))?;
         let mut positions = Vec::with_capacity(body.buffers.len());
         for place in &body.buffers {
             positions.push(match place {
@@ -298,7 +305,10 @@ impl Repeat {
                 break;
             }
         }
-        if place_after(turn - 1) == 0 { Ok(()) } else { copy(launch, &|carried| carried.places[1]) }
+        match place_after(turn - 1) {
+            0 => Ok(()),
+            _ => copy(launch, &|carried| (!carried.is_in_place).then_some(carried.places[1])),
+        }
     }
 }
 

@@ -8,7 +8,7 @@ use super::record::{Record, Subject};
 use super::turns::{self, Own};
 use super::{Arguments, Outcome};
 use super::{beam, merges};
-use kiln::nn::{Forward, Gru, Lstm};
+use kiln::nn::{Forward, Gru, Lstm, Module};
 use kiln::{Bundle, DType, Device, Generator, Options, Result, Stats, Tensor, compile_with};
 use serde_json::json;
 
@@ -136,6 +136,12 @@ pub fn run(arguments: &Arguments, outputs: &mut Outputs, mut peer: Option<TorchP
         let f = |x: &Tensor| early_exit(x, &weights);
         add(measure("early-exit network", f, &data, peer.as_mut(), arguments))?;
     }
+    if wanted("variational early exit") {
+        let data = (0..64).map(|n| randn(&[32, 64], n)?.mul(0.25 + n as f64 / 16.0)).collect::<Result<Vec<_>>>()?;
+        let weights = (0..6).map(|n| randn(&[64, 64], 1000 + n)?.mul(0.15)).collect::<Result<Vec<_>>>()?;
+        let f = |x: &Tensor| variational(x, &weights);
+        add(measure("variational early exit", f, &data, peer.as_mut(), arguments))?;
+    }
     if wanted("beam search") {
         let data = (0..64).map(|n| Tensor::new([n % beam::WORDS], Device::Cpu)).collect::<Result<Vec<_>>>()?;
         let search = beam::search(&randn(&[beam::WORDS as usize, beam::WORDS as usize], 900)?)?;
@@ -155,8 +161,13 @@ pub fn run(arguments: &Arguments, outputs: &mut Outputs, mut peer: Option<TorchP
         let f = move |x: &Tensor| kiln::no_grad(|| layer.forward(x));
         add(measure("GRU, 300 lengths", f, &sequences()?, peer.as_mut(), arguments))?;
     }
+    if wanted("LSTM training step") {
+        let layer = Lstm::new(32, 64, 1)?;
+        let f = move |x: &Tensor| training_step(&layer, x);
+        add(measure("LSTM training step", f, &sequences()?, peer.as_mut(), arguments))?;
+    }
     if wanted("LSTM of a scan") {
-        let data = (1..301).step_by(3).map(|n| randn(&[n, 8, 32], n as u64)).collect::<Result<Vec<_>>>()?;
+        let data = (1..301).map(|n| randn(&[n, 8, 32], n as u64)).collect::<Result<Vec<_>>>()?;
         let (inputs, hidden) = (randn(&[32, 256], 1)?.mul(0.1)?, randn(&[64, 256], 2)?.mul(0.1)?);
         let cell = kiln::scan(move |((h, c), x): &((Tensor, Tensor), Tensor)| {
             let gates = x.matmul(&inputs)?.add(h.matmul(&hidden)?)?;
@@ -179,9 +190,9 @@ pub fn run(arguments: &Arguments, outputs: &mut Outputs, mut peer: Option<TorchP
     arguments.write(outputs, rows.iter().flat_map(|row| records(row, version.as_deref())).collect())
 }
 
-/// Eight sequences of each of a hundred lengths up to 300.
+/// Eight sequences of each length up to 300.
 fn sequences() -> Result<Vec<Tensor>> {
-    (1..301).step_by(3).map(|n| randn(&[8, n, 32], n as u64)).collect()
+    (1..301).map(|n| randn(&[8, n, 32], n as u64)).collect()
 }
 
 /// A decision by data between two element-wise ways.
@@ -230,6 +241,32 @@ fn early_exit(x: &Tensor, weights: &[Tensor]) -> Result<Tensor> {
         }
     }
     h.softmax(-1)
+}
+
+/// Layers with noise, until a random number is below what the result makes of it.
+fn variational(x: &Tensor, weights: &[Tensor]) -> Result<Tensor> {
+    let mut h = x.clone();
+    for weight in weights {
+        h = h.matmul(weight)?.gelu()?.add(&h)?.add(h.randn_like()?.mul(0.1)?)?;
+        let chance = h.abs()?.mean(..)?.sub(1.0)?.sigmoid()?;
+        if Tensor::rand((), DType::F32, Device::Cpu)?.lt(&chance)?.item::<bool>()? {
+            break;
+        }
+    }
+    h.softmax(-1)
+}
+
+/// A step of gradient descent.
+fn training_step(layer: &Lstm, x: &Tensor) -> Result<Tensor> {
+    let loss = layer.forward(x)?.square()?.mean(..)?;
+    loss.backward()?;
+    for weight in layer.parameters() {
+        if let Some(gradient) = weight.grad() {
+            weight.set(&weight.get().detach().sub(gradient.mul(1e-3)?)?)?;
+        }
+        weight.zero_grad();
+    }
+    Ok(loss)
 }
 
 fn print(row: &Row) {

@@ -50,6 +50,25 @@ def early_exit(x, weights):
     return h.softmax(-1)
 
 
+def variational(x, weights):
+    h = x
+    for weight in weights:
+        h = F.gelu(h @ weight) + h + torch.randn_like(h) * 0.1
+        if (torch.rand(()) < (h.abs().mean() - 1.0).sigmoid()).item():
+            break
+    return h.softmax(-1)
+
+
+def training_step(layer, x):
+    with torch.enable_grad():
+        loss = layer(x)[0].square().mean()
+        loss.backward()
+    for weight in layer.parameters():
+        weight.sub_(weight.grad, alpha=1e-3)
+        weight.grad = None
+    return loss
+
+
 def beam_search(word, table, beams=4, longest=24):
     words = table.shape[0]
     sentences = torch.zeros(beams, longest, dtype=torch.int64)
@@ -96,6 +115,9 @@ def case(name):
     if name == "early-exit network":
         weights = [randn((64, 64), 1000 + n) * 0.15 for n in range(6)]
         return (lambda x: early_exit(x, weights)), [(randn((32, 64), n) * (0.25 + n / 16),) for n in range(64)]
+    if name == "variational early exit":
+        weights = [randn((64, 64), 1000 + n) * 0.15 for n in range(6)]
+        return (lambda x: variational(x, weights)), [(randn((32, 64), n) * (0.25 + n / 16),) for n in range(64)]
     if name == "beam search":
         table = randn((64, 64), 900) * 2.0
         return (lambda word: beam_search(word, table)), [(torch.tensor([n % 64]),) for n in range(64)]
@@ -108,10 +130,13 @@ def case(name):
         return (lambda symbols, length: byte_pairs(symbols, length, ranks, merged)), words
     if name in ("LSTM, 300 lengths", "GRU, 300 lengths"):
         layer = (torch.nn.LSTM if name.startswith("LSTM") else torch.nn.GRU)(32, 64, batch_first=True)
-        return (lambda x: layer(x)[0]), [(randn((8, n, 32), n),) for n in range(1, 301, 3)]
+        return (lambda x: layer(x)[0]), [(randn((8, n, 32), n),) for n in range(1, 301)]
+    if name == "LSTM training step":
+        layer = torch.nn.LSTM(32, 64, batch_first=True)
+        return (lambda x: training_step(layer, x)), [(randn((8, n, 32), n),) for n in range(1, 301)]
     if name == "LSTM of a scan":
         lstm = torch.nn.LSTM(32, 64)
-        return (lambda x: lstm(x)[0]), [(randn((n, 8, 32), n),) for n in range(1, 301, 3)]
+        return (lambda x: lstm(x)[0]), [(randn((n, 8, 32), n),) for n in range(1, 301)]
     raise KeyError(name)
 
 

@@ -17,13 +17,13 @@ pub(super) fn run(env: &Env, buffers: &mut [HostTensor], body: &RepeatBody) -> R
         let start = usize::try_from(element * bits / 8).map_err(|_| malformed("a place before its buffer"))?;
         Ok(Part { argument, start })
     };
-    let copy = |buffers: &mut [HostTensor], from: fn(&CarriedBuffer) -> usize| -> Result<(), Fault> {
-        for carried in &body.carried {
+    let copy = |buffers: &mut [HostTensor], some: fn(&CarriedBuffer) -> bool, from: fn(&CarriedBuffer) -> usize| {
+        for carried in body.carried.iter().filter(|carried| some(carried)) {
             let offset = if from(carried) == carried.first { env.eval(&carried.offset)? } else { 0 };
             let parts = [part(buffers, from(carried), offset)?, part(buffers, carried.last, 0)?];
             launch(env, buffers, &carried.copy, &parts, &carried.sizes)?;
         }
-        Ok(())
+        Ok::<(), Fault>(())
     };
     let mut launches = &body.launches;
     if let Some(choice) = &body.choice {
@@ -37,6 +37,7 @@ pub(super) fn run(env: &Env, buffers: &mut [HostTensor], body: &RepeatBody) -> R
         // Where a turn leaves what it carries on: the last one at `last`, if it is known which that is.
         let is_at_last = |turn: i64| if body.is_conditional { turn % 2 == 0 } else { (turns - 1 - turn) % 2 == 0 };
         let found = |carried: &CarriedBuffer| match turn {
+            _ if turn > 0 && carried.is_in_place() => Ok((carried.last, 0)),
             0 => Ok::<_, Fault>((carried.first, env.eval(&carried.offset)?)),
             _ if is_at_last(turn - 1) => Ok((carried.last, 0)),
             _ => Ok((carried.other, 0)),
@@ -50,10 +51,13 @@ pub(super) fn run(env: &Env, buffers: &mut [HostTensor], body: &RepeatBody) -> R
         };
         if !goes_on {
             return match turn {
-                0 => copy(buffers, |carried| carried.first),
+                0 => copy(buffers, |_| true, |carried| carried.first),
                 _ if is_at_last(turn - 1) => Ok(()),
-                _ => copy(buffers, |carried| carried.other),
+                _ => copy(buffers, |carried| !carried.is_in_place(), |carried| carried.other),
             };
+        }
+        if turn == 0 {
+            copy(buffers, CarriedBuffer::is_in_place, |carried| carried.first)?;
         }
         let row = if body.reverse { turns - 1 - turn } else { turn };
         for step in launches {

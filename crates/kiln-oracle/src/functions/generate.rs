@@ -319,6 +319,8 @@ impl Make {
                     LoopKind::Chosen,
                     LoopKind::Within,
                     LoopKind::Nested(turns),
+                    LoopKind::Checkpointed(1 + turns),
+                    LoopKind::NoRows,
                 ];
                 let kind = kinds[self.below(kinds.len())];
                 // As with `cond`: of all or of none the gradient depends on the value. The last of each makes a loop run turn by turn, as a

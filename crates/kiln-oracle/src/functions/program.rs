@@ -200,6 +200,10 @@ pub enum LoopKind {
     Within,
     /// A scan whose body is a `while_loop` of so many turns.
     Nested(usize),
+    /// A scan that keeps one state in so many.
+    Checkpointed(usize),
+    /// A scan over none of the rows.
+    NoRows,
 }
 
 /// Operations on one value.

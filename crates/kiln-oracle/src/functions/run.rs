@@ -354,19 +354,25 @@ fn loops(kind: LoopKind, x: Tensor, chain: &[Unary], matrix: &Arc<Tensor>, dtype
         let goes_on = |(_, left): &(Tensor, Tensor)| left.gt(0.0);
         let loops = while_loop(goes_on, move |(row, left): &(Tensor, Tensor)| Ok((step(row)?, left.sub(1.0)?)));
         // With a bound gradients go through an op, without one turn by turn.
-        let loops = if chain.len().is_multiple_of(2) { loops.bounded(4) } else { loops };
+        let loops = match (chain.len().is_multiple_of(2), count % 2) {
+            (true, 0) => loops.bounded(4),
+            // In segments.
+            (true, _) => loops.bounded(20),
+            (false, _) => loops,
+        };
         move |row: Tensor| {
             Ok::<Tensor, kiln::Error>(loops.call((row, Tensor::full((), count as f64, dtype, Device::Cpu)?))?.0)
         }
     };
     let zeros = || Tensor::zeros(WIDTH, dtype, Device::Cpu);
     let (all, first) = (step(chain), step(&chain[..1]));
-    let scanned = |x: Tensor| {
+    let scanned = |x: Tensor, every: Option<usize>| {
         let all = step(chain);
         let sums = scan(move |(state, row): &(Tensor, Tensor)| {
             let next = all(&state.add(row)?)?;
             Ok((next.clone(), next))
         });
+        let sums = if let Some(every) = every { sums.checkpointed(every) } else { sums };
         let (last, rows) = sums.call(zeros()?, x)?;
         last.add(rows.sum(0)?)
     };
@@ -384,8 +390,10 @@ fn loops(kind: LoopKind, x: Tensor, chain: &[Unary], matrix: &Arc<Tensor>, dtype
         }
         LoopKind::Within => {
             let each = kiln::map(move |row: &Tensor| first(row));
-            cond(&x.sum(..)?.gt(0.0)?, || scanned(x.clone()), || each.call(x.clone())?.sum(0))
+            cond(&x.sum(..)?.gt(0.0)?, || scanned(x.clone(), None), || each.call(x.clone())?.sum(0))
         }
+        LoopKind::Checkpointed(every) => scanned(x, Some(every)),
+        LoopKind::NoRows => scanned(x.narrow(0, 0, 0)?, None)?.add(x.sum(0)?),
         LoopKind::Nested(count) => {
             let inner = turns(count, chain);
             let outer = scan(move |(state, row): &(Tensor, Tensor)| {

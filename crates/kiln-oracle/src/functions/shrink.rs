@@ -141,7 +141,8 @@ fn expressions(expression: &Expression) -> Vec<Expression> {
             let less = match kind {
                 LoopKind::While(turns) if *turns > 0 => Some(LoopKind::While(turns - 1)),
                 LoopKind::Nested(turns) if *turns > 0 => Some(LoopKind::Nested(turns - 1)),
-                LoopKind::Chosen | LoopKind::Within | LoopKind::Vmap => Some(LoopKind::Map),
+                LoopKind::Checkpointed(every) if *every > 1 => Some(LoopKind::Checkpointed(every - 1)),
+                LoopKind::Chosen | LoopKind::Within | LoopKind::Vmap | LoopKind::Checkpointed(_) => Some(LoopKind::Map),
                 _ => None,
             };
             let less = less.map(|kind| Expression::Loop(kind, *place, chain.clone()));

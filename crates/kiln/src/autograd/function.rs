@@ -1,7 +1,7 @@
 //! Functions with a gradient of their own, and hooks on gradients.
 
 use crate::tensor::tape::{self, CustomGradient, Edges, Node, Tape};
-use crate::tensor::tracer;
+use crate::tensor::tracer::{self, HostWork};
 use crate::{Error, Result, Tensor};
 use kiln_ir::{Source, TensorType};
 use kiln_passes::is_differentiable;
@@ -62,18 +62,23 @@ pub trait Function: Send + Sync + 'static {
 /// knows derived gradients only. So it does where the function or its gradient reads elements.
 #[track_caller]
 pub fn apply(function: impl Function, operands: &[&Tensor]) -> Result<Vec<Tensor>> {
-    apply_in(Arc::new(function), operands, true, &Source::caller())
+    apply_in(Arc::new(function), None, operands, &Source::caller())
 }
 
-/// Calls a function that is never part of a graph.
-pub(super) fn apply_at(function: Arc<dyn Function>, operands: &[&Tensor], at: &Source) -> Result<Vec<Tensor>> {
-    apply_in(function, operands, false, at)
+/// Calls a function that is never part of a graph, because of what it is.
+pub(super) fn apply_at(
+    function: Arc<dyn Function>,
+    what: HostWork,
+    operands: &[&Tensor],
+    at: &Source,
+) -> Result<Vec<Tensor>> {
+    apply_in(function, Some(what), operands, at)
 }
 
 fn apply_in(
     function: Arc<dyn Function>,
+    outside: Option<HostWork>,
     operands: &[&Tensor],
-    may_be_recorded: bool,
     at: &Source,
 ) -> Result<Vec<Tensor>> {
     let taped = tape::is_recorded(operands);
@@ -81,12 +86,12 @@ fn apply_in(
     if !(taped && is_traced) {
         return here(function, operands, false, at);
     }
-    if may_be_recorded && tracer::records_function(at)? {
+    if outside.is_none() && tracer::records_function(at)? {
         return here(function, operands, true, at);
     }
     let line = at.clone();
     let run = move |operands: &[Tensor]| here(function.clone(), &operands.iter().collect::<Vec<_>>(), false, &line);
-    tracer::outside(operands, Arc::new(run), at)
+    tracer::outside(outside.unwrap_or(HostWork::Function), operands, Arc::new(run), at)
 }
 
 fn here(function: Arc<dyn Function>, operands: &[&Tensor], is_recorded: bool, at: &Source) -> Result<Vec<Tensor>> {
@@ -229,6 +234,6 @@ impl Tensor {
         &self,
         hook: impl Fn(&Tensor) -> Result<Option<Tensor>> + Send + Sync + 'static,
     ) -> Result<Tensor> {
-        Ok(apply_at(Arc::new(Hook(hook)), &[self], &Source::caller())?.swap_remove(0))
+        Ok(apply_at(Arc::new(Hook(hook)), HostWork::Hook, &[self], &Source::caller())?.swap_remove(0))
     }
 }

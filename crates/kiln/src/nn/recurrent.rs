@@ -1,10 +1,13 @@
-//! Recurrent layers: all inputs are multiplied at once, states step by step. In a compiled function the steps are a loop of the graph, so that
-//! it has one program for all lengths.
+//! Recurrent layers: all inputs are multiplied at once, states step by step. The steps are a loop of a graph, that of a compiled function or, in
+//! eager code, of the layers themselves, so that there is one program for all lengths.
 
 use super::{Forward, Module, Part, Visit, VisitMut, init};
-use crate::compile::capture::record_loop;
+use crate::compile::capture::{Compiled, Stance, compile, record_loop, stance};
+use crate::tensor::tracer;
 use crate::{DType, Result, Tensor, Var};
 use kiln_ir::Source;
+use std::fmt;
+use std::sync::Arc;
 
 /// The weights of one layer in one direction.
 #[derive(Debug, Clone)]
@@ -30,11 +33,55 @@ impl Direction {
     }
 }
 
+/// What a step makes of the gates of inputs and states.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Cell {
+    Lstm,
+    Gru,
+}
+
+impl Cell {
+    fn gates(self) -> usize {
+        if self == Cell::Lstm { 4 } else { 3 }
+    }
+
+    /// The next state; its first part is the output.
+    fn step(self, input: &Tensor, own: &Tensor, state: &[Tensor]) -> Result<Vec<Tensor>> {
+        if self == Cell::Lstm {
+            let gates = input.add(own)?.chunk(4, -1)?;
+            let (i, f) = (gates[0].sigmoid()?, gates[1].sigmoid()?);
+            let cell = f.mul(&state[1])?.add(&i.mul(&gates[2].tanh()?)?)?;
+            return Ok(vec![gates[3].sigmoid()?.mul(&cell.tanh()?)?, cell]);
+        }
+        let (input, own) = (input.chunk(3, -1)?, own.chunk(3, -1)?);
+        let reset = input[0].add(&own[0])?.sigmoid()?;
+        let update = input[1].add(&own[1])?.sigmoid()?;
+        let new = input[2].add(&reset.mul(&own[2])?)?.tanh()?;
+        Ok(vec![new.add(&update.mul(&state[0].sub(&new)?)?)?])
+    }
+}
+
+/// Inputs, states, and the weights of every direction: those of inputs, those of states, and the biases of both.
+type Given = (Tensor, Vec<Tensor>, Vec<Vec<Tensor>>);
+type Whole = Box<dyn Fn(&Given) -> Result<(Tensor, Vec<Tensor>)> + Send + Sync>;
+
+/// All layers as one function, for eager code. Copies of a module share its programs.
+#[derive(Clone)]
+struct Eager(Arc<Compiled<Whole, Given, (Tensor, Vec<Tensor>)>>);
+
+impl fmt::Debug for Eager {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Eager")
+    }
+}
+
 /// Layers of one or two directions, with PyTorch's names.
 #[derive(Debug, Clone)]
 struct Layers {
+    cell: Cell,
     hidden: usize,
     layers: Vec<Vec<Direction>>,
+    eager: Eager,
 }
 
 fn suffix(layer: usize, direction: usize) -> String {
@@ -70,83 +117,105 @@ impl Part for Layers {
 
 impl Layers {
     #[track_caller]
-    fn new(gates: usize, input: usize, hidden: usize, layers: usize, both: bool) -> Result<Layers> {
+    fn new(cell: Cell, input: usize, hidden: usize, layers: usize, both: bool) -> Result<Layers> {
         let directions = if both { 2 } else { 1 };
         let layer = |number: usize| {
             let input = if number == 0 { input } else { hidden * directions };
-            (0..directions).map(|_| Direction::new(gates, input, hidden)).collect::<Result<Vec<_>>>()
+            (0..directions).map(|_| Direction::new(cell.gates(), input, hidden)).collect::<Result<Vec<_>>>()
         };
-        Ok(Layers { hidden, layers: (0..layers).map(layer).collect::<Result<_>>()? })
+        let whole: Whole = Box::new(move |(x, states, weights)| run(cell, directions, x, states, weights));
+        let eager = Eager(Arc::new(compile(whole)));
+        Ok(Layers { cell, hidden, layers: (0..layers).map(layer).collect::<Result<_>>()?, eager })
     }
 
     fn count(&self) -> usize {
         self.layers.iter().map(Vec::len).sum()
     }
 
-    /// Runs all layers. `step` makes the next state of the inputs' and the state's gates; the first part of a state is the output.
     /// Returns the outputs of the last layer and the last states of all, `[layers · directions, n, hidden]` for each part.
-    ///
-    /// Where gates of inputs and states are only added up (`adds`), so are their biases, before the steps; not those of 16 bits,
-    /// whose sum would be rounded.
-    fn run(
-        &self,
-        x: &Tensor,
-        states: &[Tensor],
-        adds: bool,
-        step: impl Fn(&Tensor, &Tensor, &[Tensor]) -> Result<Vec<Tensor>>,
-    ) -> Result<(Tensor, Vec<Tensor>)> {
-        let mut x = x.clone();
-        let mut last: Vec<Vec<Tensor>> = vec![Vec::new(); states.len()];
-        let mut number = 0;
-        for directions in &self.layers {
-            let mut outputs = Vec::with_capacity(directions.len());
-            for (reverse, direction) in directions.iter().enumerate() {
-                let (weight, bias) = (direction.weight_hh.get(), direction.bias_hh.get());
-                let adds = adds && matches!(bias.dtype(), DType::F32 | DType::F64);
-                let (bias, before) = match adds {
-                    true => (None, direction.bias_ih.get().add(bias)?),
-                    false => (Some(bias), direction.bias_ih.get()),
-                };
-                let gates = x.linear(&direction.weight_ih.get(), Some(&before))?;
-                let mut state = states.iter().map(|part| part.select(0, number)).collect::<Result<Vec<Tensor>>>()?;
-                number += 1;
-                let mut turn = |tensors: &[Tensor]| {
-                    let (state, gates) = tensors.split_at(states.len());
-                    let mut next = step(&gates[0], &state[0].linear(&weight, bias.as_ref())?, state)?;
-                    next.push(next[0].clone());
-                    Ok(Some(next))
-                };
-                let over = gates.transpose(0, 1)?;
-                let carried: Vec<&Tensor> = state.iter().collect();
-                if let Some(mut all) = record_loop(&carried, &[&over], reverse == 1, &mut turn, &Source::caller())? {
-                    outputs.extend(all.pop().map(|steps| steps.transpose(0, 1)).transpose()?);
-                    last.iter_mut().zip(all).for_each(|(last, part)| last.push(part));
-                    continue;
-                }
-                let gates = gates.unbind(1)?;
-                let mut steps = Vec::with_capacity(gates.len());
-                let order: Vec<usize> =
-                    if reverse == 0 { (0..gates.len()).collect() } else { (0..gates.len()).rev().collect() };
-                for at in order {
-                    let own = state[0].linear(&weight, bias.as_ref())?;
-                    state = step(&gates[at], &own, &state)?;
-                    steps.push(state[0].clone());
-                }
-                if reverse == 1 {
-                    steps.reverse();
-                }
-                outputs.push(Tensor::stack(&steps, 1)?);
-                last.iter_mut().zip(state).for_each(|(all, part)| all.push(part));
-            }
-            x = if outputs.len() == 1 { outputs.swap_remove(0) } else { Tensor::cat(&outputs, -1)? };
+    #[track_caller]
+    fn run(&self, x: &Tensor, states: Vec<Tensor>) -> Result<(Tensor, Vec<Tensor>)> {
+        let of = |own: &Direction| [&own.weight_ih, &own.weight_hh, &own.bias_ih, &own.bias_hh].map(Var::get).to_vec();
+        let weights: Vec<Vec<Tensor>> = self.layers.iter().flatten().map(of).collect();
+        // Where nothing may be compiled now, eager code goes on step by step.
+        if tracer::is_active() || stance() != Stance::Default {
+            let directions = self.layers.first().map_or(1, Vec::len);
+            return run(self.cell, directions, x, &states, &weights);
         }
-        let last = last.iter().map(|parts| Tensor::stack(parts, 0)).collect::<Result<_>>()?;
-        Ok((x, last))
+        self.eager.0.call(&(x.clone(), states, weights))
     }
 
     fn zeros(&self, x: &Tensor) -> Result<Tensor> {
         Tensor::zeros((self.count(), x.size(0)?, self.hidden), x.dtype(), x.device())
     }
+}
+
+/// Runs all layers, of so many directions.
+///
+/// Where gates of inputs and states are only added up, so are their biases, before the steps; not those of 16 bits, whose sum would be rounded.
+fn run(
+    cell: Cell,
+    directions: usize,
+    x: &Tensor,
+    states: &[Tensor],
+    weights: &[Vec<Tensor>],
+) -> Result<(Tensor, Vec<Tensor>)> {
+    let mut x = x.clone();
+    let mut last: Vec<Vec<Tensor>> = vec![Vec::new(); states.len()];
+    for (layer, weights) in weights.chunks(directions).enumerate() {
+        let mut outputs = Vec::with_capacity(directions);
+        for (reverse, own) in weights.iter().enumerate() {
+            let [weight_ih, weight, bias_ih, bias] = &own[..] else { continue };
+            let adds = cell == Cell::Lstm && matches!(bias.dtype(), DType::F32 | DType::F64);
+            let (bias, before) = if adds { (None, bias_ih.add(bias)?) } else { (Some(bias), bias_ih.clone()) };
+            let gates = x.linear(weight_ih, Some(&before))?;
+            let number = layer * directions + reverse;
+            let state = states.iter().map(|part| part.select(0, number)).collect::<Result<Vec<Tensor>>>()?;
+            let step = |gates: &Tensor, state: &[Tensor]| cell.step(gates, &state[0].linear(weight, bias)?, state);
+            let (output, state) = steps(&gates, state, reverse == 1, &step)?;
+            outputs.push(output);
+            last.iter_mut().zip(state).for_each(|(last, part)| last.push(part));
+        }
+        x = if outputs.len() == 1 { outputs.swap_remove(0) } else { Tensor::cat(&outputs, -1)? };
+    }
+    let last = last.iter().map(|parts| Tensor::stack(parts, 0)).collect::<Result<_>>()?;
+    Ok((x, last))
+}
+
+/// Runs the steps of one direction over gates `[n, steps, …]`. Returns the outputs of all, and the state after the last.
+fn steps(
+    gates: &Tensor,
+    mut state: Vec<Tensor>,
+    reverse: bool,
+    step: &dyn Fn(&Tensor, &[Tensor]) -> Result<Vec<Tensor>>,
+) -> Result<(Tensor, Vec<Tensor>)> {
+    let count = state.len();
+    let mut turn = |tensors: &[Tensor]| {
+        let (state, gates) = tensors.split_at(count);
+        let mut next = step(&gates[0], state)?;
+        next.push(next[0].clone());
+        Ok(Some(next))
+    };
+    let over = gates.transpose(0, 1)?;
+    let carried: Vec<&Tensor> = state.iter().collect();
+    if let Some(mut all) = record_loop(&carried, &[&over], reverse, &mut turn, &Source::caller())?
+        && let Some(outputs) = all.pop()
+    {
+        return Ok((outputs.transpose(0, 1)?, all));
+    }
+    let mut gates = gates.unbind(1)?;
+    if reverse {
+        gates.reverse();
+    }
+    let mut outputs = Vec::with_capacity(gates.len());
+    for gates in &gates {
+        state = step(gates, &state)?;
+        outputs.push(state[0].clone());
+    }
+    if reverse {
+        outputs.reverse();
+    }
+    Ok((Tensor::stack(&outputs, 1)?, state))
 }
 
 /// The state of an [`Lstm`]: hidden values and cells, `[layers · directions, n, hidden]` each.
@@ -180,13 +249,13 @@ impl Lstm {
     /// Makes layers one above the other, all uniform within ±1/√hidden.
     #[track_caller]
     pub fn new(input: usize, hidden: usize, layers: usize) -> Result<Lstm> {
-        Ok(Lstm { layers: Layers::new(4, input, hidden, layers, false)? })
+        Ok(Lstm { layers: Layers::new(Cell::Lstm, input, hidden, layers, false)? })
     }
 
     /// The same in both directions: outputs of both are side by side.
     #[track_caller]
     pub fn bidirectional(input: usize, hidden: usize, layers: usize) -> Result<Lstm> {
-        Ok(Lstm { layers: Layers::new(4, input, hidden, layers, true)? })
+        Ok(Lstm { layers: Layers::new(Cell::Lstm, input, hidden, layers, true)? })
     }
 
     /// Outputs of the last layer, and the state after the last step. Without a state it begins at zero.
@@ -197,13 +266,7 @@ impl Lstm {
             Some(LstmState { hidden, cell }) => vec![hidden.clone(), cell.clone()],
             None => vec![self.layers.zeros(x)?; 2],
         };
-        let step = |input: &Tensor, own: &Tensor, state: &[Tensor]| {
-            let gates = input.add(own)?.chunk(4, -1)?;
-            let (i, f) = (gates[0].sigmoid()?, gates[1].sigmoid()?);
-            let cell = f.mul(&state[1])?.add(&i.mul(&gates[2].tanh()?)?)?;
-            Ok(vec![gates[3].sigmoid()?.mul(&cell.tanh()?)?, cell])
-        };
-        let (y, mut last) = self.layers.run(x, &states, true, step)?;
+        let (y, mut last) = self.layers.run(x, states)?;
         let cell = last.swap_remove(1);
         Ok((y, LstmState { hidden: last.swap_remove(0), cell }))
     }
@@ -237,13 +300,13 @@ impl Gru {
     /// Makes layers one above the other, all uniform within ±1/√hidden.
     #[track_caller]
     pub fn new(input: usize, hidden: usize, layers: usize) -> Result<Gru> {
-        Ok(Gru { layers: Layers::new(3, input, hidden, layers, false)? })
+        Ok(Gru { layers: Layers::new(Cell::Gru, input, hidden, layers, false)? })
     }
 
     /// The same in both directions: outputs of both are side by side.
     #[track_caller]
     pub fn bidirectional(input: usize, hidden: usize, layers: usize) -> Result<Gru> {
-        Ok(Gru { layers: Layers::new(3, input, hidden, layers, true)? })
+        Ok(Gru { layers: Layers::new(Cell::Gru, input, hidden, layers, true)? })
     }
 
     /// Outputs of the last layer, and the hidden values after the last step, `[layers · directions, n, hidden]`. Without any it begins at
@@ -255,14 +318,7 @@ impl Gru {
             Some(hidden) => hidden.clone(),
             None => self.layers.zeros(x)?,
         };
-        let step = |input: &Tensor, own: &Tensor, state: &[Tensor]| {
-            let (input, own) = (input.chunk(3, -1)?, own.chunk(3, -1)?);
-            let reset = input[0].add(&own[0])?.sigmoid()?;
-            let update = input[1].add(&own[1])?.sigmoid()?;
-            let new = input[2].add(&reset.mul(&own[2])?)?.tanh()?;
-            Ok(vec![new.add(&update.mul(&state[0].sub(&new)?)?)?])
-        };
-        let (y, mut last) = self.layers.run(x, &[first], false, step)?;
+        let (y, mut last) = self.layers.run(x, vec![first])?;
         Ok((y, last.swap_remove(0)))
     }
 }

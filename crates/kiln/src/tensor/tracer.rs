@@ -27,6 +27,17 @@ pub(crate) struct Traced {
 /// What is computed on tensors with memory, and cannot be part of a graph.
 pub(crate) type HostFunction = Arc<dyn Fn(&[Tensor]) -> Result<Vec<Tensor>> + Send + Sync>;
 
+/// Why something is computed outside of the graph.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum HostWork {
+    /// An algorithm of this name for matrices.
+    Factorisation(&'static str),
+    /// A function with a gradient of its own, where a graph cannot have it.
+    Function,
+    /// A hook on a gradient.
+    Hook,
+}
+
 /// Records operations in place of running them. Outside of its capture, every method returns [`Error::Escaped`].
 pub(crate) trait Tracer {
     /// Records what `write` writes.
@@ -56,7 +67,7 @@ pub(crate) trait Tracer {
     ) -> Result<Tensor>;
 
     /// What `compute` gives for traced tensors with memory, outside of the graph at every call; tapes go through it.
-    fn outside(&self, tensors: &[&Tensor], compute: HostFunction, at: &Source) -> Result<Vec<Tensor>>;
+    fn outside(&self, what: HostWork, tensors: &[&Tensor], compute: HostFunction, at: &Source) -> Result<Vec<Tensor>>;
 
     /// Whether a function with a gradient of its own, called at this line, is recorded as part of the graph.
     fn records_function(&self, at: &Source) -> Result<bool>;
@@ -205,8 +216,8 @@ pub(crate) fn sized_by_data(
 
 /// See [`Tracer::outside`].
 #[cold]
-pub(crate) fn outside(tensors: &[&Tensor], compute: HostFunction, at: &Source) -> Result<Vec<Tensor>> {
-    ask(at, |tracer| tracer.outside(tensors, compute, at))
+pub(crate) fn outside(what: HostWork, tensors: &[&Tensor], compute: HostFunction, at: &Source) -> Result<Vec<Tensor>> {
+    ask(at, |tracer| tracer.outside(what, tensors, compute, at))
 }
 
 /// See [`Tracer::records_function`].

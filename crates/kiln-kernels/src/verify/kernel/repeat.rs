@@ -21,7 +21,8 @@ pub(super) fn verify(kernel: &Kernel, body: &RepeatBody, written: &mut [bool]) -
         }
     });
     all?;
-    for CarriedBuffer { first, last, other, copy, sizes, .. } in &body.carried {
+    for carried in &body.carried {
+        let CarriedBuffer { first, last, other, copy, sizes, .. } = carried;
         copy.verify()?;
         if copy.sizes.len() != sizes.len() || copy.buffers.len() != 2 {
             return Err(count("sizes of a copy", copy.sizes.len(), sizes.len()));
@@ -29,7 +30,7 @@ pub(super) fn verify(kernel: &Kernel, body: &RepeatBody, written: &mut [bool]) -
         let same = [first, last, other]
             .into_iter()
             .all(|at| argument(*at).is_ok_and(|arg| arg.dtype == copy.buffers[0].dtype));
-        let distinct = first != last && first != other && last != other;
+        let distinct = first != last && first != other;
         let writable = [last, other].into_iter().all(|at| argument(*at).is_ok_and(|arg| arg.access != Access::Read));
         if !same || !distinct || !writable {
             return Err(of_kernel(Rule::Misplaced { what: "a value that is carried" }));

@@ -1,7 +1,7 @@
 //! Runs a factorisation for each matrix of a batch, on the host.
 
 use super::dense::Matrix;
-use crate::tensor::tracer;
+use crate::tensor::tracer::{self, HostWork};
 use crate::{DType, Element, Error, Result, Tensor};
 use kiln_ir::Source;
 use std::sync::Arc;
@@ -43,7 +43,7 @@ pub(super) fn batched(op: &'static str, operands: &[&Tensor], compute: Compute, 
     if tracer::is_active() || operands.iter().any(|t| t.is_traced()) {
         let line = at.clone();
         let run = move |operands: &[Tensor]| here(op, &operands.iter().collect::<Vec<_>>(), &compute, &line);
-        return tracer::outside(operands, Arc::new(run), at);
+        return tracer::outside(HostWork::Factorisation(op), operands, Arc::new(run), at);
     }
     here(op, operands, &compute, at)
 }

@@ -8,6 +8,7 @@ mod host;
 mod rules;
 
 use super::function::{Function, apply_at};
+use crate::tensor::tracer::HostWork;
 use crate::tensor::{autocast, shape};
 use crate::{Error, Result, Tensor};
 use kiln_ir::Source;
@@ -30,7 +31,8 @@ pub enum MatrixNorm {
 }
 
 fn applied(rule: impl Function, operands: &[&Tensor], at: &Source) -> Result<Vec<Tensor>> {
-    apply_at(Arc::new(rule), operands, at)
+    let what = HostWork::Factorisation(rule.name());
+    apply_at(Arc::new(rule), what, operands, at)
 }
 
 impl Tensor {

@@ -1,5 +1,6 @@
 //! Parts of functions that are never captured.
 
+use super::breaks::{BreakText, Cause, text_of_loop};
 use super::compiled::tensors_of;
 use super::{part, with_session};
 use crate::tensor::bundle::{Bundle, Leaf, leaves_of};
@@ -58,21 +59,27 @@ where
         if !is_active() {
             return (self.f)(arguments);
         }
-        call_outside(self.f.clone(), arguments, &Source::caller())
+        let at = Source::caller();
+        call_outside(self.f.clone(), arguments, BreakText::of(Cause::Disabled, &at), &at)
+    }
+
+    /// Calls what a loop is where it is no op of the graph, in the function being captured.
+    pub(super) fn call_turns(&self, arguments: &A, at: &Source) -> Result<R> {
+        call_outside(self.f.clone(), arguments, text_of_loop(at)?, at)
     }
 }
 
-/// Calls a function that is no part of the graph being captured: see [`disable`].
-pub(super) fn outside<F, A, R>(f: F, arguments: &A, at: &Source) -> Result<R>
+/// Calls a function that is no part of the graph being captured, for the reason given: see [`disable`].
+pub(super) fn outside<F, A, R>(f: F, arguments: &A, why: BreakText, at: &Source) -> Result<R>
 where
     F: Fn(&A) -> Result<R> + Send + Sync + 'static,
     A: Bundle + Send + Sync + 'static,
     R: Bundle + 'static,
 {
-    call_outside(Arc::new(f), arguments, at)
+    call_outside(Arc::new(f), arguments, why, at)
 }
 
-fn call_outside<F, A, R>(f: Arc<F>, arguments: &A, at: &Source) -> Result<R>
+fn call_outside<F, A, R>(f: Arc<F>, arguments: &A, why: BreakText, at: &Source) -> Result<R>
 where
     F: Fn(&A) -> Result<R> + Send + Sync + 'static,
     A: Bundle + Send + Sync + 'static,
@@ -104,8 +111,8 @@ where
     };
     let starts = tapes.len();
     let (whole, slot, traced, recording, gradients) = with_session(&at, |session| {
-        let from = session.leave(&given, "calls a disabled part", &at)?;
-        let (whole, slot) = session.outside(Arc::new(run), from, &at)?;
+        let from = session.leave(&given, &why.because, &at)?;
+        let (whole, slot) = session.outside(Arc::new(run), from, why, &at)?;
         let Ok(whole) = whole.downcast::<part::Whole<R>>() else {
             return Err(Error::NotAFunction { at: at.clone() });
         };

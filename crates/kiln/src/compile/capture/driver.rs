@@ -1,6 +1,7 @@
 //! Runs what a capture meets on its way: segments that end at a break, guards, disabled parts. What the call did already
 //! before the function was called again is only compared.
 
+use super::breaks;
 use super::code::Code;
 use super::dynamic::{SizeHome, SlotSizes, bind};
 use super::guard;
@@ -14,15 +15,11 @@ use crate::tensor::scratch::Scratch;
 use crate::tensor::tape;
 use crate::{Error, Result, Tensor};
 use kiln_ir::{Dim, Source, TensorType};
-use kiln_runtime::event::{self, Category, Event};
 use kiln_runtime::phase;
 use std::any::Any;
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
-
-/// The way out of a break.
-pub(super) const BREAK_FIX: &str = "the graph ends there and another begins; `where_` instead of `if` keeps one";
 
 /// What a function does that cannot be recorded for sizes that are not known.
 pub(super) const SIZES_NEEDED: &str = "needs to know sizes";
@@ -465,11 +462,7 @@ impl Driver {
         self.must_run(at)?;
         let outcome = self.with_execution(|execution| execution.outcome(&guard, at))?;
         if let BranchGuard::Elements { what, at, .. } = &guard {
-            event::emit(Category::Breaks, || Event::GraphBreak {
-                what: (*what).to_owned(),
-                fix: BREAK_FIX.to_owned(),
-                at: at.clone(),
-            });
+            breaks::emit(what, breaks::fix_of(what), at);
         }
         self.path.push(TraceStep::BranchGuard(guard, outcome));
         Ok(outcome)
@@ -485,6 +478,9 @@ impl Driver {
             self.defers |= self.may_have_symbols;
         }
         if !self.repeat(|made| made.is(&step), at)? {
+            if let TraceStep::Outside { why, at, .. } = &step {
+                why.emit(at);
+            }
             self.go(step, at)?;
         }
         self.produced.get(number).cloned().ok_or_else(|| Error::NotAFunction { at: at.clone() })

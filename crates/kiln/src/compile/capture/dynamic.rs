@@ -25,6 +25,13 @@ use std::sync::Arc;
 /// Times a function is recorded until its equations are built in.
 pub(super) const ROUNDS: usize = 32;
 
+/// The way out where a size is read as a number.
+const NUMBER_FIX: &str = "`size` gives sizes that can be computed with; a `for` over one is another graph at each, where `kiln::scan` is one for all";
+
+/// The way out where a size is found to be a number.
+const SIZE_FIX: &str =
+    "another size has a program of its own; where a `for` goes over it, `kiln::scan` is one for all sizes";
+
 /// A size that is to be a symbol.
 pub(super) struct SizeRequest {
     /// Sizes of one key are one symbol.
@@ -295,8 +302,11 @@ impl Plan {
             (Some(Outcome::NumberRead(line)), _) => {
                 let line = if line.is_unknown() { at } else { line };
                 let what = "sizes are read as numbers, so other sizes are checked by recording again".to_owned();
-                let fix = "`size` gives sizes that can be computed with".to_owned();
-                event::emit(Category::Guards, || Event::Specialised { what, fix, at: line.clone() });
+                event::emit(Category::Guards, || Event::Specialised {
+                    what,
+                    fix: NUMBER_FIX.to_owned(),
+                    at: line.clone(),
+                });
                 Verdict::No
             }
             (Some(Outcome::Refused { op, at }), _) => {
@@ -324,7 +334,8 @@ impl Plan {
             };
             let (old, number, divisor) = self.free.remove(place);
             let what = format!("{symbol} is {dim}, because {equation}");
-            event::emit(Category::Guards, || Event::Specialised { what, fix: String::new(), at: equation.at.clone() });
+            let fix = if dim.as_const().is_some() { SIZE_FIX } else { "" }.to_owned();
+            event::emit(Category::Guards, || Event::Specialised { what, fix, at: equation.at.clone() });
             if let Some(kept) = dim.as_symbol() {
                 let Some((kept, ..)) = self.free.iter_mut().find(|(known, ..)| known.symbol == kept) else {
                     return Verdict::No;

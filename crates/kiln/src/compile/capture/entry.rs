@@ -8,7 +8,7 @@ use super::guard::{self, Guard};
 use super::limit_record::LimitRecord;
 use super::segment::SegmentGraph;
 use super::sizes::Sizes;
-use super::tree::{BranchGuard, Execution, Node, Numbers, Returned, SIZE_OF_DATA, TraceStep};
+use super::tree::{BranchGuard, Execution, Node, Numbers, Returned, TraceStep};
 use crate::tensor::bundle::Leaf;
 use crate::tensor::scratch::Scratch;
 use kiln_ir::Source;
@@ -123,6 +123,17 @@ impl<R> Entry<R> {
         self.whole.as_ref().is_none_or(|whole| whole.path.iter().all(holds))
     }
 
+    /// How many nodes its graphs have.
+    pub(super) fn nodes(&self) -> usize {
+        let mut nodes = 0;
+        self.root.visit(&mut |node| {
+            if let Node::Step { step: TraceStep::Segment(segment), .. } = node {
+                nodes += segment.recorded.graph.nodes().len();
+            }
+        });
+        nodes
+    }
+
     /// Returns the guards as text.
     pub(super) fn guard_texts(&self) -> Vec<String> {
         self.guards.iter().map(Guard::to_string).chain(self.sizes.check_texts()).collect()
@@ -151,9 +162,8 @@ impl<R> Entry<R> {
                     },
                 });
             }
-            Node::Step { step: TraceStep::Outside { is_pure, at, .. }, .. } => {
-                let what = if *is_pure { SIZE_OF_DATA } else { "calls a disabled part" };
-                summary.breaks.push(format!("{what}, at {at}"));
+            Node::Step { step: TraceStep::Outside { why, at, .. }, .. } => {
+                summary.breaks.push(format!("{}, at {at}", why.what));
             }
             Node::Branch { guard: BranchGuard::Elements { what, at, .. }, .. } => {
                 summary.breaks.push(format!("{what}, at {at}"));

@@ -12,9 +12,10 @@
 //! then no part of any program, the sizes of what a loop gives are symbols of what follows, and gradients go through it as through a disabled
 //! part.
 
+use super::breaks::{self, Cause};
 use super::compiled::{Compiled, compile, tensors_of};
 use super::disable::{Disabled, disable};
-use super::with_session;
+use super::{Outcome, capture, checkpointed, with_session};
 use crate::tensor::bundle::{Bundle, Leaf, leaves_of};
 use crate::tensor::eager::{self, Operation};
 use crate::tensor::tape::{self, Switch};
@@ -43,8 +44,10 @@ pub struct Scan<C, X, Y> {
 /// A loop, and what it is made of where it is no op of a graph.
 struct Turns<C, X, Y> {
     body: Arc<CompiledBody<(C, X), (C, Y)>>,
-    part: Part<(C, X), (C, Y)>,
+    part: Arc<Part<(C, X), (C, Y)>>,
     form: Form,
+    /// How many turns lie between two states that are kept for gradients, if not all are.
+    every: Option<usize>,
 }
 
 /// Makes a loop over the first axis of tensors: `body` gets what is carried from turn to turn and the next place of each tensor, and
@@ -97,10 +100,7 @@ where
     let body = Arc::new(compile(body));
     let own = body.clone();
     let part: Body<(C, X), (C, Y)> = Box::new(move |arguments| turns(&own, arguments));
-    let turns = Arc::new(Turns { body, part: disable(part), form });
-    let own = turns.clone();
-    let whole: Body<(C, X), (C, Y)> = Box::new(move |arguments| own.run(arguments, &Source::caller()));
-    Scan { turns, whole: compile(whole) }
+    Scan::of(Turns { body, part: Arc::new(disable(part)), form, every: None })
 }
 
 impl<C, X, Y> Turns<C, X, Y>
@@ -115,7 +115,7 @@ where
         }
         match self.record(arguments, at)? {
             Some(results) => Ok(results),
-            None => self.part.call(arguments),
+            None => self.part.call_turns(arguments, at),
         }
     }
 
@@ -152,7 +152,10 @@ where
             }
         }
         if results.is_none() {
-            results = record_loop(&own, &rows, false, &mut body, at)?;
+            results = match self.every {
+                Some(every) if tape::is_enabled() => checkpointed::record(&own, &rows, every, &mut body, at)?,
+                _ => record_loop(&own, &rows, false, &mut body, at)?,
+            };
         }
         let Some(results) = results else { return Ok(None) };
         let mut results = results.into_iter();
@@ -200,7 +203,7 @@ pub(super) fn record_body(
     if has_stops && !is_inner {
         let all: Vec<&Tensor> = operands.iter().copied().chain(&captured).collect();
         if carries_gradients(&all, at)? {
-            return Ok(None);
+            return refused(Cause::StopsGradients, at);
         }
     }
     Ok(Some((graph, captured)))
@@ -217,18 +220,20 @@ pub(crate) fn record_loop(
 ) -> Result<Option<Vec<Tensor>>> {
     let types: Vec<TensorType> = carried.iter().chain(over).map(|tensor| tensor.ty()).collect();
     let lengths: Option<Vec<&Dim>> = types[carried.len()..].iter().map(|ty| ty.shape.first()).collect();
-    let Some((&turns, others)) = lengths.as_ref().and_then(|lengths| lengths.split_first()) else { return Ok(None) };
+    let Some((&turns, others)) = lengths.as_ref().and_then(|lengths| lengths.split_first()) else {
+        return refused(Cause::Lengths, at);
+    };
     let is_half = types.iter().any(|ty| ty.dtype == DType::I4);
     let device = over[0].device();
     let is_here = |tensor: &&Tensor| tensor.device() == device;
-    // What a turn gives is not known without one where the loop runs turn by turn, and so it is here.
-    if !is_active()
-        || !carried.iter().chain(over).all(is_here)
-        || is_half
-        || turns.is_zero()
-        || others.iter().any(|other| *other != turns)
-    {
+    if !is_active() {
         return Ok(None);
+    }
+    if !carried.iter().chain(over).all(is_here) || is_half {
+        return refused(Cause::Places, at);
+    }
+    if others.iter().any(|other| *other != turns) {
+        return refused(Cause::Lengths, at);
     }
     let count = carried.len();
     let row = |(number, ty): (usize, &TensorType)| match number < count {
@@ -241,11 +246,11 @@ pub(crate) fn record_loop(
     let number = graph.outputs().len();
     let operands: Vec<&Tensor> = carried.iter().chain(over).copied().chain(&captured).collect();
     if !operands.iter().all(is_here) {
-        return Ok(None);
+        return refused(Cause::Places, at);
     }
     if has_conditional_loops(&graph) && carries_gradients(&operands, at)? {
         return match has_bounds(at)? {
-            true => Ok(None),
+            true => refused(Cause::Unbounded, at),
             false => with_bounds(at, || record_loop(carried, over, reverse, body, at)),
         };
     }
@@ -256,6 +261,11 @@ pub(crate) fn record_loop(
     };
     let op = Op::Loop { region: region.clone(), result: 0 };
     eager::run(Operation::Op(&op), &operands, device, &write, at).map(Some)
+}
+
+/// Nothing, for a loop that cannot be an op, with the reason.
+pub(super) fn refused<T>(cause: Cause, at: &Source) -> Result<Option<T>> {
+    breaks::refuse(cause, at).map(|()| None)
 }
 
 /// Whether gradients go through an operation on these operands, here or, where that is what the caller decides, outside.
@@ -285,17 +295,17 @@ pub(super) fn has_bounds(at: &Source) -> Result<bool> {
 /// Records a function of one place along the first axis of `over` for all places at once. Says why not where it is no graph, or one that has
 /// no form for many.
 fn record_vectorized(over: &[&Tensor], body: Turn<'_>, at: &Source) -> Result<Result<Vec<Tensor>, String>> {
-    let refused = |why: &str| Ok(Err(why.to_string()));
+    let in_turns = |why: &str| Ok(Err(why.to_string()));
     let types: Vec<TensorType> = over.iter().map(|tensor| tensor.ty()).collect();
     let lengths: Option<Vec<&Dim>> = types.iter().map(|ty| ty.shape.first()).collect();
     let Some((&size, others)) = lengths.as_ref().and_then(|lengths| lengths.split_first()) else {
-        return refused("there is no axis of examples");
+        return in_turns("there is no axis of examples");
     };
-    if !is_active() || size.is_zero() || others.iter().any(|other| *other != size) {
-        return refused("there is no example, or tensors differ in their number");
+    if !is_active() || others.iter().any(|other| *other != size) {
+        return in_turns("tensors differ in the number of examples");
     }
     if types.iter().any(|ty| ty.dtype == DType::I4) {
-        return refused("examples of i4 share bytes");
+        return in_turns("examples of i4 share bytes");
     }
     let device = over[0].device();
     let inputs: Vec<TensorType> = types.iter().map(|ty| TensorType::new(ty.dtype, &ty.shape[1..])).collect();
@@ -309,14 +319,14 @@ fn record_vectorized(over: &[&Tensor], body: Turn<'_>, at: &Source) -> Result<Re
             Ok(())
         })?;
     }
-    let Some((graph, captured)) = recorded else { return refused("the function is no graph") };
+    let Some((graph, captured)) = recorded else { return in_turns("the function is no graph") };
     let operands: Vec<&Tensor> = over.iter().copied().chain(&captured).collect();
     if !operands.iter().all(|tensor| tensor.device() == device) {
-        return refused("the function uses two devices");
+        return in_turns("the function uses two devices");
     }
     // Many examples compute both sides and select: the gradient of the side not taken may be NaN, and zero times that is, too.
     if tape::is_recorded(&operands) && (has_choices(&graph) || has_conditional_loops(&graph)) {
-        return refused("gradients go through a choice or a loop until a condition fails");
+        return in_turns("gradients go through a choice or a loop until a condition fails");
     }
     let write = |b: &mut GraphBuilder, operands: &[NodeId]| {
         let batched = |(number, &node): (usize, &NodeId)| Vectorized { node, is_batched: number < over.len() };
@@ -341,6 +351,41 @@ where
     X: Bundle + Send + Sync + 'static,
     Y: Bundle + Send + Sync + 'static,
 {
+    fn of(turns: Turns<C, X, Y>) -> Scan<C, X, Y> {
+        let turns = Arc::new(turns);
+        let own = turns.clone();
+        let whole: Body<(C, X), (C, Y)> = Box::new(move |arguments| own.run(arguments, &Source::caller()));
+        Scan { turns, whole: compile(whole) }
+    }
+
+    /// The same loop with fewer states kept for its gradient: of what is carried only what every k-th turn finds, and the turns between two of
+    /// these are run again when the gradient comes to them. A loop of n turns keeps n/k + k states in place of n, the fewest where k is
+    /// the root of n, and runs each turn twice more in place of once. Results and gradients are the same. Where no gradients go through the
+    /// loop, and where it runs turn by turn, this changes nothing.
+    ///
+    /// ```
+    /// use kiln::{DType, Device, Tensor};
+    /// let body = |(h, x): &(Tensor, Tensor)| {
+    ///     let h = h.mul(0.9)?.add(x)?.tanh()?;
+    ///     Ok((h.clone(), h))
+    /// };
+    /// let (all, few) = (kiln::scan(body), kiln::scan(body).checkpointed(16));
+    /// let x = Tensor::ones([250, 8], DType::F32, Device::Cpu)?.requires_grad();
+    /// let slope = |scan: &kiln::Scan<_, _, Tensor>| -> kiln::Result<Vec<f32>> {
+    ///     let last: Tensor = scan.call(x.select(0, 0)?, x.clone())?.0;
+    ///     last.sum(..)?.gradients(&[&x])?.get(&x).expect("a gradient").to_vec()
+    /// };
+    /// for (a, b) in slope(&all)?.iter().zip(slope(&few)?) {
+    ///     assert!((a - b).abs() < 1e-6);
+    /// }
+    /// # Ok::<(), kiln::Error>(())
+    /// ```
+    #[must_use]
+    pub fn checkpointed(self, every: usize) -> Scan<C, X, Y> {
+        let Turns { body, part, form, .. } = &*self.turns;
+        Scan::of(Turns { body: body.clone(), part: part.clone(), form: *form, every: Some(every.max(1)) })
+    }
+
     /// Runs the loop; gives what the last turn carried on, and the results of all turns.
     #[track_caller]
     pub fn call(&self, carried: C, over: X) -> Result<(C, Y)> {
@@ -412,7 +457,15 @@ fn turns<C: Bundle, X: Bundle, Y: Bundle>(
         carried = now;
         results.push(result);
     }
-    let Some(first) = results.first() else { return Err(wrong("there is no turn, so what it gives is not known")) };
+    let Some(first) = results.first() else {
+        let next = mapped(over, |tensor| Tensor::zeros(&tensor.shape()[1..], tensor.dtype(), tensor.device()))?;
+        let given = results_of(body, &(carried.map_tensors(&mut |tensor| tensor.clone()), next), &at)?;
+        let empty = mapped(&given, |tensor| {
+            let shape: Vec<usize> = [0].iter().chain(tensor.shape()).copied().collect();
+            Tensor::zeros(shape, tensor.dtype(), tensor.device())
+        })?;
+        return Ok((carried, empty));
+    };
     let rows: Vec<Vec<Tensor>> =
         results.iter().map(|result| tensors_of(&leaves_of(result)).into_iter().cloned().collect()).collect();
     let mut number = 0;
@@ -422,6 +475,20 @@ fn turns<C: Bundle, X: Bundle, Y: Bundle>(
         stack(&rows.ok_or_else(|| wrong("turns give more or fewer results"))?, &at)
     })?;
     Ok((carried, stacked))
+}
+
+/// What a turn gives, as far as that is known without one: the body is captured, and nothing of it runs.
+fn results_of<C: Bundle, X: Bundle, Y: Bundle>(
+    body: &CompiledBody<(C, X), (C, Y)>,
+    arguments: &(C, X),
+    at: &Source,
+) -> Result<Y> {
+    let what =
+        "there is no turn, and what one gives is not known without one: it reads elements, or calls a disabled part";
+    match capture(&|arguments: &(C, X)| (body.inner())(arguments), arguments, None, None, at)? {
+        Outcome::Whole(captured) => Ok(captured.returned.output.1),
+        Outcome::Broken(..) => Err(Error::Loop { what, at: at.clone() }),
+    }
 }
 
 /// A bundle with other tensors.

@@ -1,5 +1,6 @@
 //! Makes programs: the function is captured, for the sizes of a call or for many, and kept behind its guards.
 
+use super::breaks;
 use super::broken::CapturedSymbols;
 use super::call::Rest;
 use super::code::Kind;
@@ -10,7 +11,7 @@ use super::entry::{Entry, Whole};
 use super::guard;
 use super::limits::Reason;
 use super::segment_compiler::Arguments;
-use super::sizes::Accepted;
+use super::sizes::{Accepted, earlier};
 use super::tree::{Node, TraceStep};
 use super::{Captured, Outcome, capture};
 use crate::pipeline::dump;
@@ -39,6 +40,18 @@ pub(super) enum Made<R> {
     /// The call ran this far while it was captured; the rest remains to be run.
     Rest(Rest<R>),
 }
+
+/// Why a function is captured once more.
+struct News {
+    guard: String,
+    fix: String,
+    /// Nodes of the last program for arguments like these.
+    nodes: Option<usize>,
+}
+
+/// The way out where a function is a longer graph at one size than at another.
+const LOOP_FIX: &str =
+    "the function is another graph at this size, as a `for` over a size makes it: `kiln::scan` is one for all sizes";
 
 impl<F, A: Bundle, R: Bundle, E: From<Error>> Compiled<F, A, R, E> {
     /// Notes the time since `start` as spent on capturing.
@@ -174,10 +187,12 @@ impl<F, A: Bundle, R: Bundle, E: From<Error>> Compiled<F, A, R, E> {
         let plan = self.plan(leaves);
         let driver = Driver::new(self.segment_compiler.clone(), &tensors_of(leaves), Arguments::of(leaves));
         let (captured, symbols) = self.capture(arguments, leaves, None, driver.deferred(plan.is_some()), at)?;
+        let news = self.news(leaves);
         if !captured.driver.as_ref().is_none_or(Driver::is_at_start) {
-            self.report(leaves, at);
             self.compiles.fetch_add(1, Ordering::Relaxed);
-            let rest = self.make_broken(*captured, plan, symbols, arguments, leaves, at)?;
+            let rest = self.make_broken(*captured, plan, symbols, arguments, leaves, at);
+            self.report(news, leaves, at);
+            let rest = rest?;
             self.count(reason, start);
             return Ok(Made::Rest(rest));
         }
@@ -191,9 +206,10 @@ impl<F, A: Bundle, R: Bundle, E: From<Error>> Compiled<F, A, R, E> {
                 return Ok(Made::Entry(entry));
             }
         }
-        self.report(leaves, at);
         self.compiles.fetch_add(1, Ordering::Relaxed);
-        let entry = self.make_whole(whole, arguments, leaves, plan, at)?;
+        let entry = self.make_whole(whole, arguments, leaves, plan, at);
+        self.report(news, leaves, at);
+        let entry = entry?;
         self.count(reason, start);
         Ok(Made::Entry(entry))
     }
@@ -224,11 +240,26 @@ impl<F, A: Bundle, R: Bundle, E: From<Error>> Compiled<F, A, R, E> {
         }
     }
 
-    /// Says why there is one more program.
-    fn report(&self, leaves: &[Leaf<'_>], at: &Source) {
-        if !self.entries.read().unwrap_or_else(PoisonError::into_inner).is_empty() {
-            self.recompiles.note(self.failed_guard(leaves), self.advice(leaves), at.clone());
+    /// Why one more program is to be made; nothing for the first.
+    fn news(&self, leaves: &[Leaf<'_>]) -> Option<News> {
+        let entries = self.entries.read().unwrap_or_else(PoisonError::into_inner);
+        let is_first = entries.is_empty();
+        let nodes = earlier(&entries, leaves).map(|entry| entry.nodes());
+        drop(entries);
+        (!is_first).then(|| News { guard: self.failed_guard(leaves), fix: self.advice(leaves), nodes })
+    }
+
+    /// Says why there is one more program. Where a size is the reason and the graph has become longer or shorter, a loop over it is.
+    fn report(&self, news: Option<News>, leaves: &[Leaf<'_>], at: &Source) {
+        let Some(News { guard, mut fix, nodes }) = news else { return };
+        if fix.is_empty() {
+            let entries = self.entries.read().unwrap_or_else(PoisonError::into_inner);
+            let now = earlier(&entries, leaves).filter(|entry| entry.sizes.is_fixed() && entry.plan.is_none());
+            if now.map(|entry| entry.nodes()).zip(nodes).is_some_and(|(now, before)| now != before) {
+                fix = LOOP_FIX.to_owned();
+            }
         }
+        self.recompiles.note(guard, fix, at.clone());
     }
 
     /// Says what a new program is for.
@@ -289,11 +320,7 @@ impl<F, A: Bundle, R: Bundle, E: From<Error>> Compiled<F, A, R, E> {
             Outcome::Broken(broken, _) if self.options().fullgraph => {
                 return Err(Error::GraphBreak { what: broken.what, at: broken.at }.into());
             }
-            Outcome::Broken(broken, _) => event::emit(Category::Breaks, || Event::GraphBreak {
-                what: broken.what.to_owned(),
-                fix: String::new(),
-                at: broken.at.clone(),
-            }),
+            Outcome::Broken(broken, _) => breaks::emit(broken.what, breaks::fix_of(broken.what), &broken.at),
         }
         Ok(())
     }

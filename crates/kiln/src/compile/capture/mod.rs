@@ -17,11 +17,13 @@
 //!
 //! Invariants: a graph is recorded by one thread; nothing that ran for a call runs again for it.
 
+mod breaks;
 mod broken;
 mod bucketed;
 mod call;
 mod callable;
 mod check;
+mod checkpointed;
 mod code;
 mod compiled;
 mod cond;
@@ -64,6 +66,7 @@ pub(crate) use loops::record_loop;
 pub use loops::{Map, Scan, map, scan};
 pub use options::{Declared, Dynamic, Mode, Options};
 pub(crate) use session::{argument_number, call_site, extra_argument};
+pub(crate) use stance::stance;
 pub use stance::{Stance, StanceGuard, set_stance};
 pub use vmap::{Vmap, vmap};
 pub use while_loop::{WhileLoop, while_loop};

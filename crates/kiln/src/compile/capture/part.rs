@@ -9,9 +9,10 @@
 //! its results to its arguments and to the variables it read. The function being captured sees one operation on its own tape, so
 //! that gradients go on before the part as after any other. The gradient of the gradient is again a part of the same kind.
 
+use super::breaks::{BreakText, Cause, Refusal};
 use super::driver::Driver;
 use super::segment::InputSource;
-use super::tree::{BranchGuard, Outside, Produced, SIZE_OF_DATA, TraceStep};
+use super::tree::{BranchGuard, Outside, Produced, TraceStep};
 use super::{Session, segment, with_session};
 use crate::autograd::backward::{Targets, propagate};
 use crate::tensor::autocast;
@@ -149,19 +150,20 @@ pub(super) fn collected(slots: &[Arc<Slot>], at: &Source) -> Result<Vec<(u32, Te
 impl Session {
     /// Makes sure that tensors have memory and that everything recorded so far has run, variables included: what follows runs
     /// outside of any graph. Says where the tensors are.
-    pub(super) fn leave(&mut self, tensors: &[&Tensor], what: &'static str, at: &Source) -> Result<Vec<InputSource>> {
+    pub(super) fn leave(&mut self, tensors: &[&Tensor], why: &Refusal, at: &Source) -> Result<Vec<InputSource>> {
         for tensor in tensors {
             self.recording.value_of(tensor, at)?;
         }
-        self.may_break(what, at)?;
+        self.may_break(why.cause, &why.at)?;
         let recorded = self.recording.end_segment(at)?;
-        self.may_break(what, at)?.segment(recorded, at)?;
-        tensors.iter().map(|tensor| self.settle(tensor, what, at)).collect()
+        self.may_break(why.cause, &why.at)?.segment(recorded, at)?;
+        tensors.iter().map(|tensor| self.settle(tensor, why.cause, at)).collect()
     }
 
     /// The driver, if the function may leave the graph here.
-    pub(super) fn may_break(&mut self, what: &'static str, at: &Source) -> Result<&mut Driver> {
-        self.recording.must_not_be_in_body(at)?;
+    pub(super) fn may_break(&mut self, cause: Cause, at: &Source) -> Result<&mut Driver> {
+        self.recording.must_not_be_in_body(cause, at)?;
+        let what = cause.what();
         self.driver.as_mut().filter(|driver| driver.may_break()).ok_or_else(|| {
             let broken = super::Break { what, at: at.clone() };
             self.recording.broken.get_or_insert(broken);
@@ -174,13 +176,15 @@ impl Session {
         &mut self,
         run: Outside,
         from: Vec<InputSource>,
+        why: BreakText,
         at: &Source,
     ) -> Result<(Rc<dyn Any>, usize)> {
         let Session { recording, driver: Some(driver) } = self else { return Err(Error::Escaped { at: at.clone() }) };
         // At later calls nobody enters the region that it is called in.
         let region = autocast::current();
         let run: Outside = Arc::new(move |tensors: &[Tensor]| autocast::within(region, || run(tensors)));
-        let (whole, count) = driver.outside(TraceStep::Outside { run, from, is_pure: false, at: at.clone() }, at)?;
+        let (whole, count) =
+            driver.outside(TraceStep::Outside { run, from, is_pure: false, why: Arc::new(why), at: at.clone() }, at)?;
         driver.ask(BranchGuard::Outside, at)?;
         // It may have changed any of them.
         recording.settings.clear();
@@ -217,14 +221,15 @@ impl Session {
         most: Option<usize>,
         at: &Source,
     ) -> Result<Tensor> {
-        let from = vec![self.settle(operand, SIZE_OF_DATA, at)?];
+        let from = vec![self.settle(operand, Cause::SizeOfData, at)?];
         let line = at.clone();
         let run = move |tensors: &[Tensor]| {
             let made = no_grad(|| compute(&tensors[0], &line))?;
             Ok(Produced { tensors: vec![made.clone()], rest: Vec::new(), whole: Rc::new(made) })
         };
         let Session { recording, driver: Some(driver) } = self else { return Err(Error::Escaped { at: at.clone() }) };
-        let step = TraceStep::Outside { run: Arc::new(run), from, is_pure: true, at: at.clone() };
+        let why = Arc::new(BreakText::of(Cause::SizeOfData, at));
+        let step = TraceStep::Outside { run: Arc::new(run), from, is_pure: true, why, at: at.clone() };
         let (whole, count) = driver.outside(step, at)?;
         let slot = recording.take_slots(count);
         let Ok(made) = whole.downcast::<Tensor>() else { return Err(Error::NotAFunction { at: at.clone() }) };
@@ -280,7 +285,7 @@ fn gradient_of_part(
     cotangents: &[Option<Tensor>],
     at: &Source,
 ) -> Result<Vec<Option<Tensor>>> {
-    const WHAT: &str = "asks for gradients through a disabled part";
+    let why = BreakText::of(Cause::GradientOfPart, at);
     let given: Vec<&Tensor> = cotangents.iter().flatten().collect();
     let (tapes, taped) = tapes_of(&given);
     let records = tape::is_enabled();
@@ -310,12 +315,12 @@ fn gradient_of_part(
         if session.recording.id != part.recording {
             return Err(Error::Escaped { at: at.clone() });
         }
-        let settled = session.leave(&given, WHAT, at)?;
+        let settled = session.leave(&given, &why.because, at)?;
         let present = part.results.iter().zip(cotangents).filter(|(_, cotangent)| cotangent.is_some());
         let mut from: Vec<InputSource> = present.map(|(&slot, _)| InputSource::Slot(slot)).collect();
         from.extend(part.cuts.iter().map(|&slot| InputSource::Slot(slot)));
         from.extend(settled);
-        let (whole, slot) = session.outside(Arc::new(run), from, at)?;
+        let (whole, slot) = session.outside(Arc::new(run), from, why, at)?;
         let Ok(whole) = whole.downcast::<Whole<Vec<Option<Tensor>>>>() else {
             return Err(Error::NotAFunction { at: at.clone() });
         };
@@ -332,7 +337,7 @@ fn gradient_of_part(
 /// Gives a cotangent of an argument of the function being captured to the tape that the argument is on.
 #[cold]
 pub(super) fn backward_of_argument(argument: usize, cotangent: &Tensor, at: &Source) -> Result<()> {
-    const WHAT: &str = "asks for gradients of variables outside of it";
+    let why = BreakText::of(Cause::GradientOutside, at);
     let line = at.clone();
     let run = move |tensors: &[Tensor]| {
         if let [argument, cotangent] = tensors
@@ -345,7 +350,7 @@ pub(super) fn backward_of_argument(argument: usize, cotangent: &Tensor, at: &Sou
     };
     with_session(at, |session| {
         let mut from = vec![InputSource::Argument(argument)];
-        from.extend(session.leave(&[cotangent], WHAT, at)?);
-        session.outside(Arc::new(run), from, at).map(drop)
+        from.extend(session.leave(&[cotangent], &why.because, at)?);
+        session.outside(Arc::new(run), from, why, at).map(drop)
     })
 }

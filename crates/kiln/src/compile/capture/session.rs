@@ -1,5 +1,6 @@
 //! The capture under way on a thread, and how tensor code records in it.
 
+use super::breaks::{BreakText, Cause};
 use super::driver::Driver;
 use super::recording::{Break, Recording};
 use super::segment::InputSource;
@@ -9,7 +10,7 @@ use crate::tensor::dim::{self, Scope};
 use crate::tensor::eager::{self, Operation, Write};
 use crate::tensor::setting::Setting;
 use crate::tensor::tape::{self, Tape};
-use crate::tensor::tracer::{self, HostFunction, Tracer, is_active, paused};
+use crate::tensor::tracer::{self, HostFunction, HostWork, Tracer, is_active, paused};
 use crate::tensor::var::WeakVar;
 use crate::{DType, Device, Error, Generator, Result, Tensor, Var};
 use kiln_ir::build::Emit;
@@ -84,12 +85,12 @@ impl Session {
     }
 
     /// Makes sure that a tensor has memory, and says where: the segment ends and runs if it has to.
-    pub(super) fn settle(&mut self, tensor: &Tensor, what: &'static str, at: &Source) -> Result<InputSource> {
+    pub(super) fn settle(&mut self, tensor: &Tensor, cause: Cause, at: &Source) -> Result<InputSource> {
         let value = self.recording.value_of(tensor, at)?;
-        self.may_break(what, at)?;
+        self.may_break(cause, at)?;
         if self.recording.settled(value).is_none() {
             let recorded = self.recording.end_segment(at)?;
-            self.may_break(what, at)?.segment(recorded, at)?;
+            self.may_break(cause, at)?.segment(recorded, at)?;
         }
         self.recording.settled(value).cloned().ok_or_else(|| Error::Escaped { at: at.clone() })
     }
@@ -158,7 +159,7 @@ impl Tracer for SessionTracer {
 
     fn concrete(&self, tensor: &Tensor, what: &'static str, at: &Source) -> Result<Tensor> {
         with_session(at, |session| {
-            session.recording.must_not_be_in_body(at)?;
+            session.recording.must_not_be_in_body(Cause::Reads(what), at)?;
             session.recording.must_not_be_in_function()
         })?;
         // Whoever has the elements knows how many there are.
@@ -166,7 +167,7 @@ impl Tracer for SessionTracer {
             size.number(at);
         }
         with_session(at, |session| {
-            let from = session.settle(tensor, what, at)?;
+            let from = session.settle(tensor, Cause::Reads(what), at)?;
             let Session { driver: Some(driver), .. } = session else { return Err(Error::Escaped { at: at.clone() }) };
             driver.ask(BranchGuard::Elements { of: from.clone(), what, at: at.clone() }, at)?;
             let read = driver.tensor(&from, at)?;
@@ -186,9 +187,14 @@ impl Tracer for SessionTracer {
         with_session(at, |session| session.sized_by_data(tensor, compute, most, at))
     }
 
-    fn outside(&self, tensors: &[&Tensor], compute: HostFunction, at: &Source) -> Result<Vec<Tensor>> {
+    fn outside(&self, what: HostWork, tensors: &[&Tensor], compute: HostFunction, at: &Source) -> Result<Vec<Tensor>> {
         let given: Vec<Tensor> = tensors.iter().map(|&tensor| tensor.clone()).collect();
-        disable::outside(move |tensors: &Vec<Tensor>| compute(tensors), &given, at)
+        let cause = match what {
+            HostWork::Factorisation(op) => Cause::Factorisation(op),
+            HostWork::Function => Cause::OwnGradient,
+            HostWork::Hook => Cause::Hook,
+        };
+        disable::outside(move |tensors: &Vec<Tensor>| compute(tensors), &given, BreakText::of(cause, at), at)
     }
 
     fn records_function(&self, at: &Source) -> Result<bool> {
@@ -247,7 +253,7 @@ impl Tracer for SessionTracer {
 
     fn break_at(&self, what: &'static str, at: &Source) -> Result<()> {
         with_session(at, |session| {
-            if session.recording.must_not_be_in_body(at).is_ok() {
+            if session.recording.must_not_be_in_body(Cause::Reads(what), at).is_ok() {
                 session.recording.broken.get_or_insert(Break { what, at: at.clone() });
             }
             Ok(())

@@ -334,7 +334,7 @@ impl<F, A: Bundle, R: Bundle, E: From<Error>> Compiled<F, A, R, E> {
 }
 
 /// The last program for arguments like these but for sizes, strides and, if there is none for these, numbers.
-fn earlier<'a, R>(entries: &'a [Arc<Entry<R>>], leaves: &[Leaf<'_>]) -> Option<&'a Arc<Entry<R>>> {
+pub(super) fn earlier<'a, R>(entries: &'a [Arc<Entry<R>>], leaves: &[Leaf<'_>]) -> Option<&'a Arc<Entry<R>>> {
     let near = |entry: &&Arc<Entry<R>>| {
         let same = |(guard, leaf): (&Guard, &Leaf<'_>)| {
             guard.is_alike(leaf) || guard.is_number() && leaf.number_bytes().is_some()

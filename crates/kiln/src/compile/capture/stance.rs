@@ -58,7 +58,7 @@ pub fn set_stance(stance: Stance) -> StanceGuard {
 }
 
 /// The stance now.
-pub(super) fn stance() -> Stance {
+pub(crate) fn stance() -> Stance {
     match STANCE.load(Ordering::Relaxed) {
         1 => Stance::ForceEager,
         2 => Stance::EagerOnRecompile,

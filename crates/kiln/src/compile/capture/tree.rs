@@ -9,6 +9,7 @@
 //! A call walks down the tree without calling the function. At an outcome without a branch the function is called again:
 //! what has run already is not run again, and what it records after that outcome becomes the branch.
 
+use super::breaks::{BreakText, fix_of};
 use super::bucketed::Cuts;
 use super::check::Check;
 use super::driver::{OwnGradients, Ran};
@@ -160,6 +161,7 @@ pub(super) enum TraceStep {
         run: Outside,
         from: Vec<InputSource>,
         is_pure: bool,
+        why: Arc<BreakText>,
         at: Source,
     },
 }
@@ -459,14 +461,13 @@ impl<'a> Execution<'a> {
             }
             TraceStep::Segment(segment) => segment.run(&self.arguments, &mut self.slots, at),
             TraceStep::BranchGuard(..) => Ok(()),
-            TraceStep::Outside { run, from, is_pure, at } => {
+            TraceStep::Outside { run, from, is_pure, why, at } => {
                 let start = watch::is_watching().then(Instant::now);
                 let inputs = from.iter().map(|from| self.tensor(from, at)).collect::<Result<Vec<_>>>()?;
                 let produced = run(&inputs)?;
                 if let Some(start) = start {
-                    let what = if *is_pure { SIZE_OF_DATA } else { "calls a part that is disabled" };
                     let bytes = produced.tensors.iter().map(bytes_of).sum();
-                    watch::see_break(what, "", BreakCost { took: start.elapsed(), bytes }, at);
+                    watch::see_break(&why.what, why.fix, BreakCost { took: start.elapsed(), bytes }, at);
                     if !is_pure {
                         watch::see_effect();
                     }
@@ -499,7 +500,7 @@ impl<'a> Execution<'a> {
                 let outcome = tensor.with_bytes(at, BranchOutcome::of)?;
                 if let Some(start) = start {
                     let cost = BreakCost { took: start.elapsed(), bytes: bytes_of(&tensor) };
-                    watch::see_break(what, super::driver::BREAK_FIX, cost, line);
+                    watch::see_break(what, fix_of(what), cost, line);
                 }
                 outcome
             }

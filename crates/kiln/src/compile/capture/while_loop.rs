@@ -1,11 +1,12 @@
 //! Loops until a condition fails: [`while_loop`].
 
+use super::breaks::Cause;
 use super::compiled::{compile, tensors_of};
 use super::cond::cond;
 use super::disable::disable;
 use super::loops::{
     Body, CompiledBody, Part, carries_gradients, has_bounds, has_conditional_loops, is_alike, mapped, record_body,
-    with_bounds,
+    refused, with_bounds,
 };
 use crate::tensor::bundle::{Bundle, Leaf, leaves_of};
 use crate::tensor::eager::{self, Operation};
@@ -83,9 +84,10 @@ impl<C: Bundle + Send + Sync + 'static> WhileLoop<C> {
         WhileLoop { turns, whole: compile(whole) }
     }
 
-    /// The same loop as an op of the graph where gradients go through it, too. What each of at most so many turns finds is saved for them:
-    /// memory for all of these turns is there at every call. Where gradients go through it and it has not ended after so
-    /// many turns, its floats are NaN, and what is no float is that of the last turn within the bound. Without gradients the bound says nothing.
+    /// The same loop as an op of the graph where gradients go through it, too, of at most so many turns. Turns run as long as the condition holds,
+    /// in a few segments that grow; memory for what each turn of the longest segment finds is there at every call. Where gradients go through it
+    /// and it has not ended after so many turns, its floats are NaN, and what is no float is that of the last turn within the bound. Without
+    /// gradients the bound says nothing.
     ///
     /// ```
     /// use kiln::{Device, Tensor, Var};
@@ -129,7 +131,7 @@ impl<C: Bundle + Send + Sync + 'static> Turns<C> {
     fn run(&self, carried: &C, at: &Source) -> Result<C> {
         match self.record(carried, at)? {
             Some(last) => Ok(last),
-            None => self.part.call(carried),
+            None => self.part.call_turns(carried, at),
         }
     }
 
@@ -137,16 +139,16 @@ impl<C: Bundle + Send + Sync + 'static> Turns<C> {
     fn record(&self, carried: &C, at: &Source) -> Result<Option<C>> {
         let own = leaves_of(carried);
         let given = tensors_of(&own);
-        let Some(device) = given.first().map(|tensor| tensor.device()) else { return Ok(None) };
+        let Some(device) = given.first().map(|tensor| tensor.device()) else { return refused(Cause::Lengths, at) };
         let is_plain = |tensor: &&Tensor| tensor.device() == device && tensor.dtype() != DType::I4;
         if !given.iter().all(is_plain) {
-            return Ok(None);
+            return refused(Cause::Places, at);
         }
         // No tape is seen from within a body: whoever records that says whether gradients go through it.
         if carries_gradients(&given, at)? || self.bound.is_some() && tape::is_enabled() && has_bounds(at)? {
             return self.record_bounded(carried, device, at);
         }
-        let Some(goes_on) = flag((self.first.inner())(carried)?)? else { return Ok(None) };
+        let Some(goes_on) = flag((self.first.inner())(carried)?)? else { return refused(Cause::Condition, at) };
         let mut types: Vec<TensorType> = given.iter().map(|tensor| tensor.ty()).collect();
         types.push(goes_on.ty());
         let mut body = |tensors: &[Tensor]| {
@@ -165,8 +167,11 @@ impl<C: Bundle + Send + Sync + 'static> Turns<C> {
         };
         let operands: Vec<&Tensor> = given.iter().copied().chain([&goes_on]).chain(&captured).collect();
         let is_here = operands.iter().all(|tensor| tensor.device() == device);
-        if !is_here || graph.outputs().len() != count {
-            return Ok(None);
+        if !is_here {
+            return refused(Cause::Places, at);
+        }
+        if graph.outputs().len() != count {
+            return refused(Cause::Unlike, at);
         }
         if carries_gradients(&operands, at)? {
             return self.record_bounded(carried, device, at);
@@ -183,10 +188,10 @@ impl<C: Bundle + Send + Sync + 'static> Turns<C> {
 
     /// Records the loop as one of as many turns as there may be, each of which does nothing once the condition has failed.
     fn record_bounded(&self, carried: &C, device: Device, at: &Source) -> Result<Option<C>> {
-        let Some(bound) = self.bound else { return Ok(None) };
+        let Some(bound) = self.bound else { return refused(Cause::Unbounded, at) };
         let own = leaves_of(carried);
         let given = tensors_of(&own);
-        let Some(goes_on) = flag((self.first.inner())(carried)?)? else { return Ok(None) };
+        let Some(goes_on) = flag((self.first.inner())(carried)?)? else { return refused(Cause::Condition, at) };
         let mut types: Vec<TensorType> = given.iter().map(|tensor| tensor.ty()).collect();
         types.push(goes_on.ty());
         let count = types.len();
@@ -209,17 +214,35 @@ impl<C: Bundle + Send + Sync + 'static> Turns<C> {
         let recorded = with_bounds(at, || record_body(types, count, &given, device, &mut body, at))?;
         let Some((graph, captured)) = recorded else { return Ok(None) };
         let operands: Vec<&Tensor> = given.iter().copied().chain([&goes_on]).chain(&captured).collect();
-        if !operands.iter().all(|tensor| tensor.device() == device) || has_conditional_loops(&graph) {
-            return Ok(None);
+        if !operands.iter().all(|tensor| tensor.device() == device) {
+            return refused(Cause::Places, at);
         }
-        let region = kiln_passes::with_states(&Arc::new(Region::new(graph, Dim::from(bound), count, 0, false)));
-        let write = |b: &mut GraphBuilder, operands: &[NodeId]| {
-            let result = |result: usize| b.emit(Op::Loop { region: region.clone(), result }, operands);
-            (0..count).map(result).collect::<Result<Vec<NodeId>, kiln_ir::Error>>()
+        if has_conditional_loops(&graph) {
+            return refused(Cause::Unbounded, at);
+        }
+        let segment = |turns: usize, state: &[Tensor]| {
+            let region = Region::new(graph.clone(), Dim::from(turns), count, 0, false);
+            let region = kiln_passes::with_states(&Arc::new(region));
+            let write = |b: &mut GraphBuilder, operands: &[NodeId]| {
+                let result = |result: usize| b.emit(Op::Loop { region: region.clone(), result }, operands);
+                (0..count).map(result).collect::<Result<Vec<NodeId>, kiln_ir::Error>>()
+            };
+            let op = Op::Loop { region: region.clone(), result: 0 };
+            let operands: Vec<&Tensor> = state.iter().chain(&captured).collect();
+            eager::run(Operation::Op(&op), &operands, device, &write, at)
         };
-        let op = Op::Loop { region: region.clone(), result: 0 };
-        let mut results = eager::run(Operation::Op(&op), &operands, device, &write, at)?;
-        let Some(is_unfinished) = results.pop() else { return Ok(None) };
+        let mut results: Vec<Tensor> = given.iter().copied().chain([&goes_on]).cloned().collect();
+        for (number, turns) in segments(bound).into_iter().enumerate() {
+            let Some(goes_on) = results.last().filter(|_| number > 0) else {
+                results = segment(turns, &results)?;
+                continue;
+            };
+            results = match cond(goes_on, || segment(turns, &results), || Ok(results.clone())) {
+                Err(Error::Cond { .. }) => return refused(Cause::Unlike, at),
+                chosen => chosen?,
+            };
+        }
+        let Some(is_unfinished) = results.pop() else { return refused(Cause::Unlike, at) };
         let mut results = results.into_iter();
         let last = carried.map_tensors(&mut |tensor| results.next().unwrap_or_else(|| tensor.clone()));
         mapped(&last, |tensor| match tensor.dtype().is_float() {
@@ -230,10 +253,40 @@ impl<C: Bundle + Send + Sync + 'static> Turns<C> {
     }
 }
 
+/// Turns of the first segment of a bounded loop, and how many times as long each is as the one before.
+const FIRST_TURNS: usize = 8;
+const GROWTH: usize = 8;
+
+/// The segments of a bounded loop, of so many turns each. Once the condition has failed, turns of its segment do nothing but look at it, and
+/// later segments are passed over as a whole, forward and backward.
+fn segments(bound: usize) -> Vec<usize> {
+    let (mut left, mut next, mut segments) = (bound, FIRST_TURNS, Vec::new());
+    while left > 0 {
+        // What is left over would be a short segment after long ones.
+        let turns = if left <= next.saturating_mul(2) { left } else { next };
+        segments.push(turns);
+        (left, next) = (left - turns, next.saturating_mul(GROWTH));
+    }
+    segments
+}
+
 /// The condition of a loop, if it is a bool of one element.
 fn flag(goes_on: Tensor) -> Result<Option<Tensor>> {
     match (goes_on.dtype(), goes_on.elements()) {
         (DType::Bool, 1) => goes_on.reshape(()).map(Some),
         _ => Ok(None),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::segments;
+
+    #[test]
+    fn segments_grow_and_cover_the_bound() {
+        assert_eq!((segments(0), segments(5), segments(16)), (vec![], vec![5], vec![16]));
+        assert_eq!((segments(17), segments(150)), (vec![8, 9], vec![8, 64, 78]));
+        assert_eq!(segments(5000), [8, 64, 512, 4416]);
+        assert!((1..4000).all(|bound| segments(bound).iter().sum::<usize>() == bound));
     }
 }

@@ -1,5 +1,6 @@
 //! Bodies of loops: what is recorded in one is a graph of its own, whose inputs are its operands and what comes in from around it.
 
+use super::super::breaks::{Cause, Refusal};
 use super::{Recording, ValueLocation};
 use crate::tensor::tape::{self, Operands};
 use crate::{Device, Error, Result, Tensor};
@@ -17,8 +18,8 @@ pub(super) struct LoopBody {
     operations: Vec<Operands>,
     /// Values of what is around it that it uses: their tensors, and the inputs that they are.
     pub(super) captured: Vec<(u32, Tensor, NodeId)>,
-    /// Whether it did what is not part of a graph.
-    is_refused: bool,
+    /// The first that it did which is not part of a graph.
+    refusal: Option<Refusal>,
     /// Whether gradients stop in a body inside of it.
     has_inner_stops: bool,
 }
@@ -40,15 +41,15 @@ impl Recording {
     }
 
     /// What a body of a graph's loop cannot do makes the loop run turn by turn instead: whoever records it sees that.
-    pub(in super::super) fn must_not_be_in_body(&mut self, at: &Source) -> Result<()> {
+    pub(in super::super) fn must_not_be_in_body(&mut self, cause: Cause, at: &Source) -> Result<()> {
         let Some(body) = self.bodies.last_mut() else { return Ok(()) };
-        body.is_refused = true;
-        Err(Error::GraphBreak { what: "does in a loop what is not part of a graph", at: at.clone() })
+        body.refusal.get_or_insert_with(|| Refusal { cause, at: at.clone() });
+        Err(Error::GraphBreak { what: cause.what(), at: at.clone() })
     }
 
     /// Whether the body that is being recorded did what is not part of a graph.
     pub(in super::super) fn is_refused(&self) -> bool {
-        self.bodies.last().is_some_and(|body| body.is_refused)
+        self.bodies.last().is_some_and(|body| body.refusal.is_some())
     }
 
     /// Begins the body of a loop: what is recorded from here on is a graph of its own.
@@ -77,7 +78,8 @@ impl Recording {
                 value.home = ValueLocation::Gone;
             }
         }
-        let outputs = outputs.filter(|_| !body.is_refused)?;
+        self.refusal = body.refusal.take();
+        let outputs = outputs.filter(|_| self.refusal.is_none())?;
         outputs.iter().for_each(|&node| body.builder.output(node));
         // Where nothing is on a tape they stop behind the op.
         let has_stops = tape::is_enabled() && (body.has_inner_stops || !body.stops.is_empty());

@@ -1,6 +1,7 @@
 //! Variables that a captured function makes: nobody else has them, so that each is a name for the tensor it holds by now, and no input
 //! or update of any graph. A call of the program has none of its own.
 
+use super::super::breaks::Cause;
 use super::{LeafOf, Recording};
 use crate::tensor::var::WeakVar;
 use crate::{Error, Result, Tensor, Var};
@@ -22,7 +23,7 @@ pub(super) struct LocalVar {
 impl Recording {
     /// The function makes a variable.
     pub(in super::super) fn make_var(&mut self, var: WeakVar, value: &Tensor, at: &Source) -> Result<()> {
-        self.must_not_be_in_body(at)?;
+        self.must_not_be_in_body(Cause::MakesVar, at)?;
         let value = self.without_tape(value, at)?;
         self.made += 1;
         self.locals.push(LocalVar { var, number: self.made - 1, at: at.clone(), value, gradient: None });

@@ -6,6 +6,7 @@
 mod bodies;
 mod locals;
 
+use super::breaks::{Cause, Refusal};
 use super::segment::{InputSource, Leaf, LeafOf, SegmentGraph, UpdateTarget};
 use crate::tensor::Weak;
 use crate::tensor::dim;
@@ -39,6 +40,8 @@ pub(super) struct Recording {
     bodies: Vec<LoopBody>,
     /// Whether gradients go through the bodies that are being recorded: loops until a condition fails are bounded there.
     pub(super) has_bounds: bool,
+    /// Why the body that was recorded last is no graph.
+    pub(super) refusal: Option<Refusal>,
     /// Tensors with memory met on the way and their values, by where the memory is.
     held: HashMap<usize, Vec<(Tensor, u32)>>,
     /// Variables met in this segment.
@@ -159,6 +162,7 @@ impl Recording {
             last_segment: 0,
             bodies: Vec::new(),
             has_bounds: false,
+            refusal: None,
             held: HashMap::new(),
             cells: Vec::new(),
             locals: Vec::new(),
@@ -369,7 +373,7 @@ impl Recording {
 
     /// The value of a tensor as the start of a tape.
     pub(super) fn start(&mut self, tensor: &Tensor, at: &Source) -> Result<Tensor> {
-        self.must_not_be_in_body(at)?;
+        self.must_not_be_in_body(Cause::StartsTape, at)?;
         let node = self.node_of(tensor, at)?;
         let same = self.same(node)?;
         self.leaves.push((same, LeafOf::Nothing));
@@ -449,7 +453,7 @@ impl Recording {
 
     /// A variable becomes another tensor.
     pub(super) fn write_var(&mut self, var: &Var, tensor: &Tensor, at: &Source) -> Result<()> {
-        self.must_not_be_in_body(at)?;
+        self.must_not_be_in_body(Cause::ChangesVar, at)?;
         self.changes += 1;
         if let Some(local) = self.local(var, at)? {
             return self.write_local(local, tensor, at);
@@ -484,7 +488,7 @@ impl Recording {
 
     /// The gradient of a variable becomes another tensor, or none.
     pub(super) fn write_gradient(&mut self, var: &Var, tensor: Option<&Tensor>, at: &Source) -> Result<()> {
-        self.must_not_be_in_body(at)?;
+        self.must_not_be_in_body(Cause::ChangesGradient, at)?;
         self.changes += 1;
         if let Some(local) = self.local(var, at)? {
             self.locals[local].gradient = tensor.cloned();
@@ -521,7 +525,7 @@ impl Recording {
 
     /// A new random key: an input of its own.
     pub(super) fn key(&mut self, generator: &crate::Generator, device: Device, at: &Source) -> Result<Tensor> {
-        self.must_not_be_in_body(at)?;
+        self.must_not_be_in_body(Cause::Random, at)?;
         self.changes += 1;
         let ty = TensorType::fixed(kiln_ir::DType::I64, &[]);
         let node = self.input(InputSource::Key(generator.clone(), device), ty.clone())?;
