@@ -8,7 +8,7 @@ use super::options::Dynamic;
 use super::recording::{Break, FUNCTION_READS};
 use super::segment::{InputSource, Segment, SegmentGraph};
 use super::segment_compiler::{Arguments, SegmentCompiler};
-use super::tree::{BranchGuard, BranchOutcome, Execution, Numbers, TraceStep};
+use super::tree::{BranchGuard, BranchOutcome, Execution, Numbers, SIZE_OF_DATA, TraceStep};
 use crate::tensor::dim::{Scope, scope};
 use crate::tensor::scratch::Scratch;
 use crate::tensor::tape;
@@ -464,12 +464,8 @@ impl Driver {
         }
         self.must_run(at)?;
         let outcome = self.with_execution(|execution| execution.outcome(&guard, at))?;
-        if let BranchGuard::Elements { what, at, .. } = &guard {
-            event::emit(Category::Breaks, || Event::GraphBreak {
-                what: (*what).to_owned(),
-                fix: BREAK_FIX.to_owned(),
-                at: at.clone(),
-            });
+        if let Some((what, at)) = guard.reading() {
+            event::emit(Category::Breaks, || Event::GraphBreak { what, fix: BREAK_FIX.to_owned(), at: at.clone() });
         }
         self.path.push(TraceStep::BranchGuard(guard, outcome));
         Ok(outcome)
@@ -481,7 +477,7 @@ impl Driver {
         let number = self.parts;
         self.parts += 1;
         // What follows a size that depends on data is compiled for all of them.
-        if let TraceStep::Outside { is_pure: true, .. } = step {
+        if let TraceStep::Outside { pure: Some(SIZE_OF_DATA), .. } = step {
             self.defers |= self.may_have_symbols;
         }
         if !self.repeat(|made| made.is(&step), at)? {
@@ -494,7 +490,7 @@ impl Driver {
     pub(super) fn records_function(&self, at: &Source) -> bool {
         let OwnGradients { are_outside, reading, until } = self.functions;
         // After a size that depends on data there are symbols, which a recording that is refused would have to give up.
-        let of_data = |step: &TraceStep| matches!(step, TraceStep::Outside { is_pure: true, .. });
+        let of_data = |step: &TraceStep| matches!(step, TraceStep::Outside { pure: Some(SIZE_OF_DATA), .. });
         let is_outside = self.path.iter().any(of_data)
             || until.is_some_and(|step| self.path.len() >= step)
             || are_outside && self.records

@@ -8,7 +8,7 @@ use super::guard::{self, Guard};
 use super::limit_record::LimitRecord;
 use super::segment::SegmentGraph;
 use super::sizes::Sizes;
-use super::tree::{BranchGuard, Execution, Node, Numbers, Returned, SIZE_OF_DATA, TraceStep};
+use super::tree::{Execution, Node, Numbers, Returned, TraceStep};
 use crate::tensor::bundle::Leaf;
 use crate::tensor::scratch::Scratch;
 use kiln_ir::Source;
@@ -151,12 +151,11 @@ impl<R> Entry<R> {
                     },
                 });
             }
-            Node::Step { step: TraceStep::Outside { is_pure, at, .. }, .. } => {
-                let what = if *is_pure { SIZE_OF_DATA } else { "calls a disabled part" };
-                summary.breaks.push(format!("{what}, at {at}"));
+            Node::Step { step: TraceStep::Outside { pure, at, .. }, .. } => {
+                summary.breaks.push(format!("{}, at {at}", pure.unwrap_or("calls a disabled part")));
             }
-            Node::Branch { guard: BranchGuard::Elements { what, at, .. }, .. } => {
-                summary.breaks.push(format!("{what}, at {at}"));
+            Node::Branch { guard, .. } => {
+                summary.breaks.extend(guard.reading().map(|(what, at)| format!("{what}, at {at}")));
             }
             _ => {}
         });

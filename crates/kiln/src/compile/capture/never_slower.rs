@@ -22,7 +22,7 @@ impl Effects {
         root.visit(&mut |node| {
             let segment = match node {
                 Node::Step { step: TraceStep::Segment(segment), .. } => segment,
-                Node::Step { step: TraceStep::Outside { is_pure: false, .. }, .. } => {
+                Node::Step { step: TraceStep::Outside { pure: None, .. }, .. } => {
                     is_known = false;
                     return;
                 }

@@ -162,6 +162,7 @@ impl Session {
     /// The driver, if the function may leave the graph here.
     pub(super) fn may_break(&mut self, what: &'static str, at: &Source) -> Result<&mut Driver> {
         self.recording.must_not_be_in_body(at)?;
+        self.recording.must_not_have_failed()?;
         self.driver.as_mut().filter(|driver| driver.may_break()).ok_or_else(|| {
             let broken = super::Break { what, at: at.clone() };
             self.recording.broken.get_or_insert(broken);
@@ -180,7 +181,7 @@ impl Session {
         // At later calls nobody enters the region that it is called in.
         let region = autocast::current();
         let run: Outside = Arc::new(move |tensors: &[Tensor]| autocast::within(region, || run(tensors)));
-        let (whole, count) = driver.outside(TraceStep::Outside { run, from, is_pure: false, at: at.clone() }, at)?;
+        let (whole, count) = driver.outside(TraceStep::Outside { run, from, pure: None, at: at.clone() }, at)?;
         driver.ask(BranchGuard::Outside, at)?;
         // It may have changed any of them.
         recording.settings.clear();
@@ -224,7 +225,7 @@ impl Session {
             Ok(Produced { tensors: vec![made.clone()], rest: Vec::new(), whole: Rc::new(made) })
         };
         let Session { recording, driver: Some(driver) } = self else { return Err(Error::Escaped { at: at.clone() }) };
-        let step = TraceStep::Outside { run: Arc::new(run), from, is_pure: true, at: at.clone() };
+        let step = TraceStep::Outside { run: Arc::new(run), from, pure: Some(SIZE_OF_DATA), at: at.clone() };
         let (whole, count) = driver.outside(step, at)?;
         let slot = recording.take_slots(count);
         let Ok(made) = whole.downcast::<Tensor>() else { return Err(Error::NotAFunction { at: at.clone() }) };

@@ -11,10 +11,11 @@
 
 use super::bucketed::Cuts;
 use super::check::Check;
+use super::decision::Decision;
 use super::driver::{OwnGradients, Ran};
 use super::recording::ResultLocation;
 use super::same_elements;
-use super::segment::{InputSource, Segment};
+use super::segment::{InputSource, Segment, is_same_data};
 use super::watch;
 use crate::tensor::bundle::{Bundle, Leaf};
 use crate::tensor::scratch::Scratch;
@@ -26,6 +27,7 @@ use kiln_ir::Source;
 use kiln_runtime::disk::digest;
 use kiln_runtime::phase;
 use std::any::Any;
+use std::cell::Cell;
 use std::ops::Deref;
 use std::rc::Rc;
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
@@ -36,6 +38,8 @@ use std::time::Instant;
 pub(super) enum BranchGuard {
     /// The elements of a tensor.
     Elements { of: InputSource, what: &'static str, at: Source },
+    /// Whether a comparison of numbers holds.
+    Decision(Arc<Decision>),
     /// A number among the arguments, the part of this number.
     Number { part: usize },
     /// A setting.
@@ -53,13 +57,26 @@ pub(super) enum BranchGuard {
 impl BranchGuard {
     /// Whether the outcome is in a tensor's elements, or a number beside tensors, so that a graph ends here.
     pub(super) fn is_break(&self) -> bool {
-        matches!(self, BranchGuard::Elements { .. } | BranchGuard::Number { .. } | BranchGuard::Outside)
+        matches!(
+            self,
+            BranchGuard::Elements { .. } | BranchGuard::Decision(_) | BranchGuard::Number { .. } | BranchGuard::Outside
+        )
+    }
+
+    /// What it does and the line that does it, where that reads elements.
+    pub(super) fn reading(&self) -> Option<(String, &Source)> {
+        match self {
+            BranchGuard::Elements { what, at, .. } => Some(((*what).to_owned(), at)),
+            BranchGuard::Decision(decision) => Some((decision.to_string(), &decision.at)),
+            _ => None,
+        }
     }
 
     /// Says that its outcome is new.
     pub(super) fn news(&self) -> String {
         match self {
             BranchGuard::Elements { what, .. } => format!("it {what}, and what it reads is new at each of these calls"),
+            BranchGuard::Decision(decision) => format!("it {decision}, with an outcome that is new"),
             BranchGuard::Number { part } => {
                 format!("part {part} of the arguments is a number that is new at each of these calls")
             }
@@ -80,6 +97,7 @@ impl BranchGuard {
     fn is(&self, other: &BranchGuard) -> bool {
         match (self, other) {
             (BranchGuard::Elements { of: a, .. }, BranchGuard::Elements { of: b, .. }) => a.is(b),
+            (BranchGuard::Decision(a), BranchGuard::Decision(b)) => a.is(b),
             (BranchGuard::Number { part: a }, BranchGuard::Number { part: b }) => a == b,
             (BranchGuard::Setting(a), BranchGuard::Setting(b)) => a.same(b),
             (BranchGuard::HasGradient(a), BranchGuard::HasGradient(b)) => a.same(b),
@@ -155,11 +173,12 @@ pub(super) struct Produced {
 pub(super) enum TraceStep {
     Segment(Arc<Segment>),
     BranchGuard(BranchGuard, BranchOutcome),
-    /// Runs a disabled part, whose tensors go to slots; or one whose results have sizes that depend on data, which changes nothing.
+    /// Runs a disabled part, whose tensors go to slots; or what is computed outside of graphs and changes nothing.
     Outside {
         run: Outside,
         from: Vec<InputSource>,
-        is_pure: bool,
+        /// What it does, if it changes nothing.
+        pure: Option<&'static str>,
         at: Source,
     },
 }
@@ -191,7 +210,7 @@ impl TraceStep {
         match self {
             TraceStep::Segment(segment) => segment.has_effects(),
             TraceStep::BranchGuard(..) => false,
-            TraceStep::Outside { is_pure, .. } => !is_pure,
+            TraceStep::Outside { pure, .. } => pure.is_none(),
         }
     }
 }
@@ -459,15 +478,15 @@ impl<'a> Execution<'a> {
             }
             TraceStep::Segment(segment) => segment.run(&self.arguments, &mut self.slots, at),
             TraceStep::BranchGuard(..) => Ok(()),
-            TraceStep::Outside { run, from, is_pure, at } => {
+            TraceStep::Outside { run, from, pure, at } => {
                 let start = watch::is_watching().then(Instant::now);
                 let inputs = from.iter().map(|from| self.tensor(from, at)).collect::<Result<Vec<_>>>()?;
                 let produced = run(&inputs)?;
                 if let Some(start) = start {
-                    let what = if *is_pure { SIZE_OF_DATA } else { "calls a part that is disabled" };
+                    let what = pure.unwrap_or("calls a part that is disabled");
                     let bytes = produced.tensors.iter().map(bytes_of).sum();
                     watch::see_break(what, "", BreakCost { took: start.elapsed(), bytes }, at);
-                    if !is_pure {
+                    if pure.is_none() {
                         watch::see_effect();
                     }
                 }
@@ -503,6 +522,20 @@ impl<'a> Execution<'a> {
                 }
                 outcome
             }
+            BranchGuard::Decision(decision) => {
+                let start = watch::is_watching().then(Instant::now);
+                let bytes = Cell::new(0);
+                let holds = decision.holds(&|from| {
+                    let tensor = self.tensor(from, at)?;
+                    bytes.set(bytes.get() + bytes_of(&tensor));
+                    tensor.item_at(at)
+                })?;
+                if let Some(start) = start {
+                    let cost = BreakCost { took: start.elapsed(), bytes: bytes.get() };
+                    watch::see_break(&decision.to_string(), super::driver::BREAK_FIX, cost, &decision.at);
+                }
+                BranchOutcome::of(&[holds as u8])
+            }
             BranchGuard::Number { part } => {
                 let number = self.numbers.iter().find(|(known, _)| known == part);
                 BranchOutcome::of(number.map_or(&[][..], |(_, bytes)| bytes))
@@ -537,7 +570,10 @@ impl<R: Bundle> Returned<R> {
         let mut places = self.places.iter().zip(&other.places);
         let mut same = |pair: (&Leaf<'_>, &Leaf<'_>)| match pair {
             (Leaf::Tensor(a), Leaf::Tensor(b)) => match places.next() {
-                Some((ResultLocation::Itself, ResultLocation::Itself)) => same_elements(a, b),
+                // A number that is always the same is another tensor each time.
+                Some((ResultLocation::Itself, ResultLocation::Itself)) => {
+                    same_elements(a, b) || a.rank() == 0 && is_same_data(a, b)
+                }
                 Some((a, b)) => a == b,
                 None => false,
             },
