@@ -118,6 +118,7 @@ pub use tensor::element::{self, Element, Number};
 pub use tensor::files::bytes::Bytes;
 pub use tensor::files::mapping::report_truncated_files;
 pub use tensor::files::{self, safetensors};
+pub use tensor::float::{self, Float};
 pub use tensor::index::{self, Ellipsis, Index, Indices, step};
 pub use tensor::layout::{self, Layout};
 pub use tensor::ops::expr::Expr;

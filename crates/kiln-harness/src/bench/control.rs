@@ -9,7 +9,7 @@ use super::turns::{self, Own};
 use super::{Arguments, Outcome};
 use super::{beam, merges};
 use kiln::nn::{Forward, Gru, Lstm, Module};
-use kiln::{Bundle, DType, Device, Generator, Options, Result, Stats, Tensor, compile_with};
+use kiln::{Bundle, DType, Device, Float, Generator, Options, Result, Stats, Tensor, compile_with};
 use serde_json::json;
 
 /// The same functions in PyTorch.
@@ -121,6 +121,11 @@ pub fn run(arguments: &Arguments, outputs: &mut Outputs, mut peer: Option<TorchP
         let data = (0..64).map(|n| randn(&[4096], n)?.abs()?.add(0.5)).collect::<Result<Vec<_>>>()?;
         add(measure("Newton, early exit", newton, &data, peer.as_mut(), arguments))?;
     }
+    if wanted("Newton, 64 tolerances") {
+        let argument = |n: u64| Ok((randn(&[4096], n)?.abs()?.add(0.5)?, Float::from(1e-5 * (1 + n) as f64)));
+        let data = (0..64).map(argument).collect::<Result<Vec<_>>>()?;
+        add(measure("Newton, 64 tolerances", newton_until, &data, peer.as_mut(), arguments))?;
+    }
     if wanted("while_loop") {
         let data = (0..64).map(|n| randn(&[4096], n)?.abs()?.add(0.5)).collect::<Result<Vec<_>>>()?;
         let turns = kiln::while_loop(
@@ -226,6 +231,15 @@ fn mixture(x: &Tensor, router: &Tensor, up: &[Tensor], down: &[Tensor]) -> Resul
 fn newton(x: &Tensor) -> Result<Tensor> {
     let mut root = x.add(1.0)?.mul(0.5)?;
     while root.square()?.sub(x)?.abs()?.amax(..)?.gt(1e-4)?.item::<bool>()? {
+        root = root.add(x.div(&root)?)?.mul(0.5)?;
+    }
+    Ok(root)
+}
+
+/// The same, good enough for a number that each call gives.
+fn newton_until((x, tolerance): &(Tensor, Float)) -> Result<Tensor> {
+    let mut root = x.add(1.0)?.mul(0.5)?;
+    while root.square()?.sub(x)?.abs()?.amax(..)?.item_float()? > tolerance {
         root = root.add(x.div(&root)?)?.mul(0.5)?;
     }
     Ok(root)

@@ -30,6 +30,13 @@ def newton(x):
     return root
 
 
+def newton_until(x, tolerance):
+    root = (x + 1) * 0.5
+    while (root.square() - x).abs().amax().item() > tolerance:
+        root = (root + x / root) * 0.5
+    return root
+
+
 def mixture(x, router, up, down):
     scores = (x @ router).softmax(-1)
     gate, expert = scores.max(-1)
@@ -112,6 +119,8 @@ def case(name):
         return (lambda x: mixture(x, router, up, down)), [(randn((128, 64), n),) for n in range(64)]
     if name in ("Newton, early exit", "while_loop"):
         return newton, [(randn((4096,), n).abs() + 0.5,) for n in range(64)]
+    if name == "Newton, 64 tolerances":
+        return newton_until, [(randn((4096,), n).abs() + 0.5, 1e-5 * (1 + n)) for n in range(64)]
     if name == "early-exit network":
         weights = [randn((64, 64), 1000 + n) * 0.15 for n in range(6)]
         return (lambda x: early_exit(x, weights)), [(randn((32, 64), n) * (0.25 + n / 16),) for n in range(64)]

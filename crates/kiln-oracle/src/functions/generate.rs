@@ -17,15 +17,26 @@ const DEPTH: usize = 3;
 
 /// The program of a seed.
 pub fn generate(seed: u64) -> Program {
-    let program = generate_with_variables(seed);
-    let mut make = Make { random: Random(seed ^ 0x7369_7a65_735f_7264), nested: 0, parts: 0 };
-    match make.chance(0.2) {
-        true => Program { body: make.with_cuts(&program.body), ..program },
+    let program = generate_with_cuts(seed);
+    let mut make = Make { random: Random(seed ^ 0x6e75_6d62_6572_735f), nested: 0, parts: 0 };
+    match make.chance(0.25) {
+        true => Program { body: make.with_reads(&program.body, Make::float), ..program },
         false => program,
     }
 }
 
-/// The program of a seed, but for elements that are read as sizes.
+/// The program of a seed, but for numbers that are guarded by outcomes.
+fn generate_with_cuts(seed: u64) -> Program {
+    let program = generate_with_variables(seed);
+    let mut make = Make { random: Random(seed ^ 0x7369_7a65_735f_7264), nested: 0, parts: 0 };
+    let cut = |make: &mut Make| Statement::Let(Expression::Cut(make.place(), make.place()));
+    match make.chance(0.2) {
+        true => Program { body: make.with_reads(&program.body, cut), ..program },
+        false => program,
+    }
+}
+
+/// The program of a seed, but for elements that are read as sizes or as numbers that are guarded by outcomes.
 pub fn generate_with_variables(seed: u64) -> Program {
     let program = generate_plain(seed);
     let mut make = Make { random: Random(seed ^ 0x6f77_6e5f_7661_7273), nested: 0, parts: 0 };
@@ -35,7 +46,7 @@ pub fn generate_with_variables(seed: u64) -> Program {
     }
 }
 
-/// The program of a seed, but for elements that are read as sizes and variables that its function makes.
+/// The same, but for variables that its function makes.
 pub fn generate_plain(seed: u64) -> Program {
     let mut make = Make { random: Random(seed ^ 0x6b69_6c6e_5f66_756e), nested: 0, parts: 0 };
     let count = 2 + make.below(STATEMENTS);
@@ -165,26 +176,41 @@ impl Make {
         }
     }
 
-    /// A block that reads an element or two as sizes.
-    fn with_cuts(&mut self, block: &Block) -> Block {
+    /// A statement that reads a number which is guarded by outcomes.
+    fn float(&mut self) -> Statement {
+        let (by, place) = (self.place(), self.place());
+        match self.below(3) {
+            0 => {
+                let block = |expression| Arc::new(vec![Statement::Assign(place, expression)]);
+                let (then, otherwise) = (Expression::Unary(Unary::Neg, place), Expression::Decided(place, by));
+                Statement::If(Test::Float(by, self.below(7) as i64 - 3), block(then), block(otherwise))
+            }
+            1 => Statement::Let(Expression::Halved(by, place)),
+            _ => Statement::Let(Expression::Decided(by, place)),
+        }
+    }
+
+    /// A block with a statement or two more, which read elements.
+    fn with_reads(&mut self, block: &Block, read: fn(&mut Make) -> Statement) -> Block {
         let mut statements = block.to_vec();
         for _ in 0..1 + self.below(2) {
-            let cut = Statement::Let(Expression::Cut(self.place(), self.place()));
+            let added = read(self);
             let at = self.below(statements.len() + 1);
             match statements.get(at) {
                 Some(Statement::If(test, then, otherwise)) if self.chance(0.7) => {
-                    statements[at] = Statement::If(test.clone(), self.with_cuts(then), otherwise.clone());
+                    statements[at] = Statement::If(test.clone(), self.with_reads(then, read), otherwise.clone());
                 }
                 Some(Statement::Repeat(turns, body)) if self.chance(0.7) => {
-                    statements[at] = Statement::Repeat(*turns, self.with_cuts(body));
+                    statements[at] = Statement::Repeat(*turns, self.with_reads(body, read));
                 }
                 Some(Statement::Disabled(inputs, body, outputs)) if self.chance(0.7) => {
-                    statements[at] = Statement::Disabled(inputs.clone(), self.with_cuts(body), outputs.clone());
+                    statements[at] = Statement::Disabled(inputs.clone(), self.with_reads(body, read), outputs.clone());
                 }
                 Some(Statement::Nested(number, inputs, body, outputs)) if self.chance(0.7) => {
-                    statements[at] = Statement::Nested(*number, inputs.clone(), self.with_cuts(body), outputs.clone());
+                    statements[at] =
+                        Statement::Nested(*number, inputs.clone(), self.with_reads(body, read), outputs.clone());
                 }
-                _ => statements.insert(at, cut),
+                _ => statements.insert(at, added),
             }
         }
         Arc::new(statements)

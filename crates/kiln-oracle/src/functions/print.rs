@@ -102,6 +102,7 @@ fn statement(f: &mut Formatter<'_>, statement: &Statement, names: &mut Names, de
                 Test::Setting(number) => format!("setting.get() == {number}"),
                 Test::HasGrad(of) => format!("{}.grad().is_some()", var(*of)),
                 Test::Rows(rows) => format!("{}.dim(0)? > {rows}", names.of(0)),
+                Test::Float(place, number) => format!("{}.sum(..)?.item_float()? > {number}", names.of(*place)),
                 Test::Size(rows) => format!("{}.size(0)?.is_above({rows})", names.of(0)),
             };
             writeln!(f, "if {test} {{")?;
@@ -180,6 +181,13 @@ fn expression(expression: &Expression, names: &Names) -> String {
         Expression::Cut(by, place) => {
             let (x, y) = (of(by), of(place));
             format!("{y}.narrow(0, 0, {x}.sum(..)?.abs()?.to_dtype(I64)?.item_size()?.min({y}.size(0)?))?.sum(0)?")
+        }
+        Expression::Decided(by, place) => {
+            let (n, x) = (of(by), of(place));
+            format!("decided({n}.sum(..)?.item_float()?, {x}.sum(..)?.item_float()?, {x})?.clamp(-8, 8)?")
+        }
+        Expression::Halved(by, place) => {
+            format!("{{ while halves({}.sum(..)?.item_float()?) {{ {x} - 1 }} }}.clamp(-8, 8)?", of(by), x = of(place))
         }
         Expression::Scan(place) => {
             format!("last_plus_sum(scan(|(sum, x)| (sum + x).clamp(-8, 8)).call(zeros, {})?)?", of(place))

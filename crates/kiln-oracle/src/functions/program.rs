@@ -141,6 +141,8 @@ pub enum Test {
     Rows(usize),
     /// The same, by a size that may be a symbol.
     Size(usize),
+    /// Whether the sum of a value, read as a number that is guarded by its outcome, is above this.
+    Float(ValueNumber, i64),
 }
 
 /// What a value is computed by.
@@ -162,6 +164,10 @@ pub enum Expression {
     Rows(ValueNumber, ValueNumber),
     /// The sum of the first rows of the second: as many as the sum of the first, an element that is read as a size, and no more than there are.
     Cut(ValueNumber, ValueNumber),
+    /// The second times, or less, the sum of the first: by comparisons of sums, which are read as numbers that are guarded by outcomes.
+    Decided(ValueNumber, ValueNumber),
+    /// The second less the number of times that the sum of the first, such a number, can be halved.
+    Halved(ValueNumber, ValueNumber),
     /// A loop over the rows: the last of their sums so far, and the sum of all of these.
     Scan(ValueNumber),
     /// A loop, or a choice with loops, of operations on rows.

@@ -232,6 +232,7 @@ impl Scope<'_> {
             Test::Setting(number) => self.world.setting.get() == *number,
             Test::HasGrad(var) => self.var(*var).grad().is_some(),
             Test::Rows(rows) => self.value(0).rank() == 2 && self.value(0).dim(0)? > *rows,
+            Test::Float(place, number) => self.sum(*place)?.item_float()? > *number as f64,
             Test::Size(rows) => self.value(0).rank() == 2 && self.value(0).size(0)?.is_above(*rows),
         })
     }
@@ -277,6 +278,27 @@ impl Scope<'_> {
                 }
                 let count = by.sum(..)?.abs()?.to_dtype(DType::I64)?.item_size()?;
                 x.narrow(0, 0, count.min(x.size(0)?))?.sum(0)
+            }
+            Expression::Decided(by, place) => {
+                let x = self.value(*place);
+                let (n, m) = (self.sum(*by)?.item_float()?, x.sum(..)?.item_float()?);
+                let n = n.max(-MOST as f64).min(MOST as f64);
+                let y = if n < m {
+                    x.mul(&n)?
+                } else if n == 0.0 {
+                    x.sub(m.min(2.0).max(-2.0) * 2.0 + 1.0)?
+                } else {
+                    (1.0 - &n - &x)?
+                };
+                y.clamp(-MOST, MOST)
+            }
+            Expression::Halved(by, place) => {
+                let (mut n, mut x) = (self.sum(*by)?.item_float()?.abs().min(16.0), self.value(*place));
+                while n > 1.0 {
+                    n *= 0.5;
+                    x = x.sub(1.0)?;
+                }
+                x.clamp(-MOST, MOST)
             }
             Expression::Scan(place) => {
                 let x = self.value(*place);

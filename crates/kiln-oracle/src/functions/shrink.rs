@@ -126,6 +126,8 @@ fn expressions(expression: &Expression) -> Vec<Expression> {
         | Expression::Selected(a, b)
         | Expression::Counted(a, b)
         | Expression::Rows(a, b)
+        | Expression::Decided(a, b)
+        | Expression::Halved(a, b)
         | Expression::Cut(a, b) => {
             vec![Expression::Unary(Next, *a), Expression::Unary(Next, *b)]
         }

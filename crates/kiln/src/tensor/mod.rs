@@ -20,6 +20,7 @@ mod display;
 pub mod eager;
 pub mod element;
 pub mod files;
+pub mod float;
 pub mod index;
 pub mod layout;
 pub(crate) mod ops;
@@ -513,18 +514,21 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn item<T: Element>(&self) -> Result<T> {
-        let at = Source::caller();
-        if !dim::product(&self.sizes()).equals(Dim::plain(1), &at) {
-            return Err(Error::NotOneElement { shape: self.hint().to_vec(), at });
+        self.item_at(&Source::caller())
+    }
+
+    pub(crate) fn item_at<T: Element>(&self, at: &Source) -> Result<T> {
+        if !dim::product(&self.sizes()).equals(Dim::plain(1), at) {
+            return Err(Error::NotOneElement { shape: self.hint().to_vec(), at: at.clone() });
         }
         if self.is_traced() {
-            return tracer::concrete(self, "reads a tensor's element", &at)?.item();
+            return tracer::concrete(self, "reads a tensor's element", at)?.item_at(at);
         }
         let bits = self.dtype().size_in_bits();
         let first = self.layout().offset() * bits;
         let mut bytes = [0; 8];
         let wanted = &mut bytes[..bits.div_ceil(8)];
-        self.buffer().read_to_host(first / 8, wanted).map_err(|e| locate("item", e, &at))?;
+        self.buffer().read_to_host(first / 8, wanted).map_err(|e| locate("item", e, at))?;
         bytes[0] >>= first % 8;
         Ok(T::from_scalar(scalar_from_bytes(self.dtype(), bytes)))
     }

@@ -3,7 +3,9 @@
 //! Tensors, variables and generators know a capture only as a [`Tracer`], which `compile` implements. Where nothing is traced, an
 //! operation pays for one load of a thread-local flag.
 
+use crate::tensor::dim::Relation;
 use crate::tensor::eager::{Operation, Write};
+use crate::tensor::float::expression::Expression;
 use crate::tensor::setting::Setting;
 use crate::tensor::tape::{self, Tape};
 use crate::tensor::var::WeakVar;
@@ -65,6 +67,14 @@ pub(crate) trait Tracer {
         most: Option<usize>,
         at: &Source,
     ) -> Result<Tensor>;
+
+    /// Whether a comparison of numbers holds at this call: its outcome is a guard of what follows. One that cannot be made fails the
+    /// capture, and has any outcome.
+    fn decide(&self, left: &Expression<Tensor>, relation: Relation, right: &Expression<Tensor>, at: &Source) -> bool;
+
+    /// What numbers are computed to outside of the graph, as a tensor without axes on a device. Where it cannot be, the capture
+    /// fails.
+    fn number(&self, expression: &Expression<Tensor>, device: Device, at: &Source) -> Result<Tensor>;
 
     /// What `compute` gives for traced tensors with memory, outside of the graph at every call; tapes go through it.
     fn outside(&self, what: HostWork, tensors: &[&Tensor], compute: HostFunction, at: &Source) -> Result<Vec<Tensor>>;
@@ -212,6 +222,18 @@ pub(crate) fn sized_by_data(
     at: &Source,
 ) -> Result<Tensor> {
     ask(at, |tracer| tracer.sized_by_data(tensor, compute, most, at))
+}
+
+/// See [`Tracer::decide`].
+#[cold]
+pub(crate) fn decide(left: &Expression<Tensor>, relation: Relation, right: &Expression<Tensor>, at: &Source) -> bool {
+    ask(at, |tracer| Ok(tracer.decide(left, relation, right, at))).unwrap_or(false)
+}
+
+/// See [`Tracer::number`].
+#[cold]
+pub(crate) fn number(expression: &Expression<Tensor>, device: Device, at: &Source) -> Result<Tensor> {
+    ask(at, |tracer| tracer.number(expression, device, at))
 }
 
 /// See [`Tracer::outside`].

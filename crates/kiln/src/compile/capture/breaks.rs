@@ -13,6 +13,8 @@ pub(super) enum Cause {
     Reads(&'static str),
     /// The shape of its result depends on elements.
     SizeOfData,
+    /// It computes with numbers that were read, outside of the graph.
+    NumberOfData,
     /// It is disabled.
     Disabled,
     /// It is an algorithm of this name for matrices, on the host.
@@ -50,14 +52,15 @@ pub(super) enum Cause {
 }
 
 /// The way out of a break at which elements are read.
-const READ_FIX: &str = "the graph ends there and another begins; `where_` instead of `if` keeps one";
+pub(super) const READ_FIX: &str = "the graph ends there and another begins; `where_` instead of `if` keeps one";
 
 impl Cause {
     /// What the function does.
     pub(super) fn what(self) -> &'static str {
         match self {
             Cause::Reads(what) => what,
-            Cause::SizeOfData => super::tree::SIZE_OF_DATA,
+            Cause::SizeOfData => "asks for a result whose size depends on elements",
+            Cause::NumberOfData => "computes with numbers that it reads",
             Cause::Disabled => "calls a disabled part",
             Cause::Factorisation(_) => "factorises matrices on the host",
             Cause::OwnGradient => "calls a function with a gradient of its own",
@@ -89,6 +92,9 @@ impl Cause {
             Cause::SizeOfData => {
                 "the graph ends there, and one program for all sizes goes on; `where_` with a mask over all places keeps one graph"
             }
+            Cause::NumberOfData => {
+                "the graph ends there and another begins; as tensors without axes the numbers are computed in it"
+            }
             Cause::Disabled => {
                 "the graph ends there and another begins; without `kiln::disable` around it, or called before or after the compiled function, \
                  there is one"
@@ -119,6 +125,7 @@ impl Cause {
         match self {
             Cause::Reads(_) => "keep to tensors in the body (`where_`, `kiln::cond`), and read after the loop",
             Cause::SizeOfData => "keep all places in the body and mask them (`where_`)",
+            Cause::NumberOfData => "compute with tensors in the body, and read after the loop",
             Cause::Disabled => "call the disabled part before or after the loop",
             Cause::Factorisation(_) => "factorise all matrices at once, before or after the loop",
             Cause::OwnGradient => {

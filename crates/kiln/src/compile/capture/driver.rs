@@ -461,8 +461,8 @@ impl Driver {
         }
         self.must_run(at)?;
         let outcome = self.with_execution(|execution| execution.outcome(&guard, at))?;
-        if let BranchGuard::Elements { what, at, .. } = &guard {
-            breaks::emit(what, breaks::fix_of(what), at);
+        if let Some((what, fix, at)) = guard.reading() {
+            breaks::emit(&what, fix, at);
         }
         self.path.push(TraceStep::BranchGuard(guard, outcome));
         Ok(outcome)
@@ -474,7 +474,7 @@ impl Driver {
         let number = self.parts;
         self.parts += 1;
         // What follows a size that depends on data is compiled for all of them.
-        if let TraceStep::Outside { is_pure: true, .. } = step {
+        if step.is_sized_by_data() {
             self.defers |= self.may_have_symbols;
         }
         if !self.repeat(|made| made.is(&step), at)? {
@@ -490,8 +490,7 @@ impl Driver {
     pub(super) fn records_function(&self, at: &Source) -> bool {
         let OwnGradients { are_outside, reading, until } = self.functions;
         // After a size that depends on data there are symbols, which a recording that is refused would have to give up.
-        let of_data = |step: &TraceStep| matches!(step, TraceStep::Outside { is_pure: true, .. });
-        let is_outside = self.path.iter().any(of_data)
+        let is_outside = self.path.iter().any(TraceStep::is_sized_by_data)
             || until.is_some_and(|step| self.path.len() >= step)
             || are_outside && self.records
             || self.segment_compiler.reads_elements(at, reading);

@@ -8,7 +8,7 @@ use super::guard::{self, Guard};
 use super::limit_record::LimitRecord;
 use super::segment::SegmentGraph;
 use super::sizes::Sizes;
-use super::tree::{BranchGuard, Execution, Node, Numbers, Returned, TraceStep};
+use super::tree::{Execution, Node, Numbers, Returned, TraceStep};
 use crate::tensor::bundle::Leaf;
 use crate::tensor::scratch::Scratch;
 use kiln_ir::Source;
@@ -165,8 +165,8 @@ impl<R> Entry<R> {
             Node::Step { step: TraceStep::Outside { why, at, .. }, .. } => {
                 summary.breaks.push(format!("{}, at {at}", why.what));
             }
-            Node::Branch { guard: BranchGuard::Elements { what, at, .. }, .. } => {
-                summary.breaks.push(format!("{what}, at {at}"));
+            Node::Branch { guard, .. } => {
+                summary.breaks.extend(guard.reading().map(|(what, _, at)| format!("{what}, at {at}")));
             }
             _ => {}
         });

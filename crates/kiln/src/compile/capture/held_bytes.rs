@@ -5,7 +5,7 @@ use super::compiled::Compiled;
 use super::entry::Entry;
 use super::segment::{InputSource, Segment};
 use super::segment_compiler::SPARE;
-use super::tree::{BranchGuard, Node, TraceStep};
+use super::tree::{Node, TraceStep};
 use kiln_runtime::HostMemory;
 use std::collections::HashSet;
 use std::sync::atomic::Ordering;
@@ -34,7 +34,7 @@ impl Held {
                 Node::Step { step: TraceStep::Segment(segment), .. } => self.add_segment(segment),
                 Node::Step { step: TraceStep::Outside { .. }, .. } => self.breaks += 1,
                 Node::Branch { guard, branches } => {
-                    self.breaks += matches!(guard, BranchGuard::Elements { .. }) as usize;
+                    self.breaks += guard.reading().is_some() as usize;
                     let branches = branches.read().unwrap_or_else(PoisonError::into_inner);
                     self.bytes += branches.iter().map(|branch| branch.outcome.len() + WIRE).sum::<usize>();
                 }

@@ -45,6 +45,7 @@ impl Reason {
     pub(super) fn of(guard: &BranchGuard, trail: &[TraceStep]) -> Reason {
         match guard {
             BranchGuard::Elements { at, .. } => Reason::Outcome(at.clone()),
+            BranchGuard::Decision(decision) => Reason::Outcome(decision.at.clone()),
             BranchGuard::Number { part } => Reason::Part { part: *part, failed: Failed::Value },
             BranchGuard::Outside | BranchGuard::Sizes { .. } => {
                 let line = trail.iter().rev().find_map(|step| match step {

@@ -27,6 +27,7 @@ mod checkpointed;
 mod code;
 mod compiled;
 mod cond;
+mod decision;
 mod disable;
 mod driver;
 mod dynamic;
@@ -152,12 +153,25 @@ fn capture<A: Bundle, R: Bundle, E: From<Error>>(
     }
     let _relay = Source::relay(callable::FILE, at.clone());
     // Whether anything outside wants gradients is seen at each call.
-    let call = || catch_unwind(AssertUnwindSafe(|| tape::with_switch(Switch::AsCaller, || f(&traced))));
-    let (returned, session) = session::within(Session { recording, driver }, call);
+    let call = || {
+        catch_unwind(AssertUnwindSafe(|| {
+            tape::with_switch(Switch::AsCaller, || {
+                let output = f(&traced)?;
+                // Numbers that it returns are computed while it is captured.
+                output.leaves(&mut |_| ());
+                Ok(output)
+            })
+        }))
+    };
+    let (mut returned, session) = session::within(Session { recording, driver }, call);
     let Some(mut session) = session else { return Err(Error::Escaped { at: at.clone() }.into()) };
     // A function may hide the error of a break or panic because of it.
     if let Some(broken) = session.recording.broken.take() {
         return Ok(Outcome::Broken(broken, session.driver.map(Box::new)));
+    }
+    // A comparison has no way to say that it failed.
+    if let Some(error) = session.recording.failure.take() {
+        returned = Ok(Err(error.into()));
     }
     // So it may where sizes cannot be symbols, which is no fault of it.
     let has_failed = session.driver.as_ref().is_some_and(Driver::has_failed) && matches!(returned, Ok(Err(_)));

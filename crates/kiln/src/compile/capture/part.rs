@@ -163,6 +163,7 @@ impl Session {
     /// The driver, if the function may leave the graph here.
     pub(super) fn may_break(&mut self, cause: Cause, at: &Source) -> Result<&mut Driver> {
         self.recording.must_not_be_in_body(cause, at)?;
+        self.recording.must_not_have_failed()?;
         let what = cause.what();
         self.driver.as_mut().filter(|driver| driver.may_break()).ok_or_else(|| {
             let broken = super::Break { what, at: at.clone() };

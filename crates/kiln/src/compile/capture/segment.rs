@@ -54,7 +54,7 @@ impl InputSource {
 }
 
 /// Whether two tensors of the host have the same elements.
-fn is_same_data(a: &Tensor, b: &Tensor) -> bool {
+pub(super) fn is_same_data(a: &Tensor, b: &Tensor) -> bool {
     let at = Source::default();
     let bytes = || Some(a.bytes_at(&at).ok()? == b.bytes_at(&at).ok()?);
     a.dtype() == b.dtype() && a.shape() == b.shape() && (a.same(b) || bytes() == Some(true))

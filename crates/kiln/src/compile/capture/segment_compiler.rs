@@ -129,7 +129,10 @@ impl Arguments {
         let tensors = tensors_of(leaves);
         let layouts = tensors.iter().map(|tensor| input_layout(tensor.layout())).collect();
         let numbers = numbers_of(leaves);
-        Arguments { layouts, device: tensors.first().map(|tensor| tensor.device()), numbers }
+        // Numbers are on the host whatever they are used for.
+        let devices = || tensors.iter().map(|tensor| tensor.device());
+        let device = devices().find(|device| *device != Device::Cpu).or_else(|| devices().next());
+        Arguments { layouts, device, numbers }
     }
 }
 

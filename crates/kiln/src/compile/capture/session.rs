@@ -6,8 +6,9 @@ use super::recording::{Break, Recording};
 use super::segment::InputSource;
 use super::tree::BranchGuard;
 use super::{disable, part};
-use crate::tensor::dim::{self, Scope};
+use crate::tensor::dim::{self, Relation, Scope};
 use crate::tensor::eager::{self, Operation, Write};
+use crate::tensor::float::expression::Expression;
 use crate::tensor::setting::Setting;
 use crate::tensor::tape::{self, Tape};
 use crate::tensor::tracer::{self, HostFunction, HostWork, Tracer, is_active, paused};
@@ -117,6 +118,7 @@ impl Tracer for SessionTracer {
     ) -> Result<Vec<Tensor>> {
         SESSION.with_borrow_mut(|slot| {
             let Some(Session { recording, .. }) = slot else { return Err(Error::Escaped { at: at.clone() }) };
+            recording.must_not_have_failed()?;
             recording.builder().set_source(Some(what.source(at)));
             let failed = |cause| eager::refused(what, cause, at);
             let mut nodes = Vec::with_capacity(operands.len());
@@ -185,6 +187,18 @@ impl Tracer for SessionTracer {
         at: &Source,
     ) -> Result<Tensor> {
         with_session(at, |session| session.sized_by_data(tensor, compute, most, at))
+    }
+
+    fn decide(&self, left: &Expression<Tensor>, relation: Relation, right: &Expression<Tensor>, at: &Source) -> bool {
+        let decided = with_session(at, |session| session.decide(left, relation, right, at));
+        decided.unwrap_or_else(|error| SESSION.with_borrow_mut(|slot| slot.as_mut().is_some_and(|s| s.fail(error))))
+    }
+
+    fn number(&self, expression: &Expression<Tensor>, device: Device, at: &Source) -> Result<Tensor> {
+        let made = with_session(at, |session| session.number(expression, device, at));
+        made.inspect_err(|error| {
+            SESSION.with_borrow_mut(|slot| slot.as_mut().is_some_and(|s| s.fail(error.clone())));
+        })
     }
 
     fn outside(&self, what: HostWork, tensors: &[&Tensor], compute: HostFunction, at: &Source) -> Result<Vec<Tensor>> {

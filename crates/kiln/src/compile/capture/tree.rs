@@ -9,13 +9,14 @@
 //! A call walks down the tree without calling the function. At an outcome without a branch the function is called again:
 //! what has run already is not run again, and what it records after that outcome becomes the branch.
 
-use super::breaks::{BreakText, fix_of};
+use super::breaks::{BreakText, Cause, READ_FIX, fix_of};
 use super::bucketed::Cuts;
 use super::check::Check;
+use super::decision::Decision;
 use super::driver::{OwnGradients, Ran};
 use super::recording::ResultLocation;
 use super::same_elements;
-use super::segment::{InputSource, Segment};
+use super::segment::{InputSource, Segment, is_same_data};
 use super::watch;
 use crate::tensor::bundle::{Bundle, Leaf};
 use crate::tensor::scratch::Scratch;
@@ -27,6 +28,7 @@ use kiln_ir::Source;
 use kiln_runtime::disk::digest;
 use kiln_runtime::phase;
 use std::any::Any;
+use std::cell::Cell;
 use std::ops::Deref;
 use std::rc::Rc;
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
@@ -37,6 +39,8 @@ use std::time::Instant;
 pub(super) enum BranchGuard {
     /// The elements of a tensor.
     Elements { of: InputSource, what: &'static str, at: Source },
+    /// Whether a comparison of numbers holds.
+    Decision(Arc<Decision>),
     /// A number among the arguments, the part of this number.
     Number { part: usize },
     /// A setting.
@@ -54,13 +58,26 @@ pub(super) enum BranchGuard {
 impl BranchGuard {
     /// Whether the outcome is in a tensor's elements, or a number beside tensors, so that a graph ends here.
     pub(super) fn is_break(&self) -> bool {
-        matches!(self, BranchGuard::Elements { .. } | BranchGuard::Number { .. } | BranchGuard::Outside)
+        matches!(
+            self,
+            BranchGuard::Elements { .. } | BranchGuard::Decision(_) | BranchGuard::Number { .. } | BranchGuard::Outside
+        )
+    }
+
+    /// What it does, the way out and the line that does it, where that reads elements.
+    pub(super) fn reading(&self) -> Option<(String, &'static str, &Source)> {
+        match self {
+            BranchGuard::Elements { what, at, .. } => Some(((*what).to_owned(), fix_of(what), at)),
+            BranchGuard::Decision(decision) => Some((decision.to_string(), READ_FIX, &decision.at)),
+            _ => None,
+        }
     }
 
     /// Says that its outcome is new.
     pub(super) fn news(&self) -> String {
         match self {
             BranchGuard::Elements { what, .. } => format!("it {what}, and what it reads is new at each of these calls"),
+            BranchGuard::Decision(decision) => format!("it {decision}, with an outcome that is new"),
             BranchGuard::Number { part } => {
                 format!("part {part} of the arguments is a number that is new at each of these calls")
             }
@@ -81,6 +98,7 @@ impl BranchGuard {
     fn is(&self, other: &BranchGuard) -> bool {
         match (self, other) {
             (BranchGuard::Elements { of: a, .. }, BranchGuard::Elements { of: b, .. }) => a.is(b),
+            (BranchGuard::Decision(a), BranchGuard::Decision(b)) => a.is(b),
             (BranchGuard::Number { part: a }, BranchGuard::Number { part: b }) => a == b,
             (BranchGuard::Setting(a), BranchGuard::Setting(b)) => a.same(b),
             (BranchGuard::HasGradient(a), BranchGuard::HasGradient(b)) => a.same(b),
@@ -136,9 +154,6 @@ pub(super) fn numbers_of(leaves: &[Leaf<'_>]) -> Numbers {
     leaves.iter().enumerate().filter_map(|(part, leaf)| Some((part, leaf.number_bytes()?))).collect()
 }
 
-/// What a part does whose results have sizes that depend on data.
-pub(super) const SIZE_OF_DATA: &str = "asks for a result whose size depends on elements";
-
 /// A part of a function that is never captured.
 pub(super) type Outside = Arc<dyn Fn(&[Tensor]) -> Result<Produced> + Send + Sync>;
 
@@ -156,7 +171,7 @@ pub(super) struct Produced {
 pub(super) enum TraceStep {
     Segment(Arc<Segment>),
     BranchGuard(BranchGuard, BranchOutcome),
-    /// Runs a disabled part, whose tensors go to slots; or one whose results have sizes that depend on data, which changes nothing.
+    /// Runs a disabled part, whose tensors go to slots; or what is computed outside of graphs and changes nothing.
     Outside {
         run: Outside,
         from: Vec<InputSource>,
@@ -195,6 +210,11 @@ impl TraceStep {
             TraceStep::BranchGuard(..) => false,
             TraceStep::Outside { is_pure, .. } => !is_pure,
         }
+    }
+
+    /// Whether it gives tensors whose sizes depend on elements.
+    pub(super) fn is_sized_by_data(&self) -> bool {
+        matches!(self, TraceStep::Outside { why, .. } if why.because.cause == Cause::SizeOfData)
     }
 }
 
@@ -504,6 +524,20 @@ impl<'a> Execution<'a> {
                 }
                 outcome
             }
+            BranchGuard::Decision(decision) => {
+                let start = watch::is_watching().then(Instant::now);
+                let bytes = Cell::new(0);
+                let holds = decision.holds(&|from| {
+                    let tensor = self.tensor(from, at)?;
+                    bytes.set(bytes.get() + bytes_of(&tensor));
+                    tensor.item_at(at)
+                })?;
+                if let Some(start) = start {
+                    let cost = BreakCost { took: start.elapsed(), bytes: bytes.get() };
+                    watch::see_break(&decision.to_string(), READ_FIX, cost, &decision.at);
+                }
+                BranchOutcome::of(&[holds as u8])
+            }
             BranchGuard::Number { part } => {
                 let number = self.numbers.iter().find(|(known, _)| known == part);
                 BranchOutcome::of(number.map_or(&[][..], |(_, bytes)| bytes))
@@ -538,7 +572,10 @@ impl<R: Bundle> Returned<R> {
         let mut places = self.places.iter().zip(&other.places);
         let mut same = |pair: (&Leaf<'_>, &Leaf<'_>)| match pair {
             (Leaf::Tensor(a), Leaf::Tensor(b)) => match places.next() {
-                Some((ResultLocation::Itself, ResultLocation::Itself)) => same_elements(a, b),
+                // A number that is always the same is another tensor each time.
+                Some((ResultLocation::Itself, ResultLocation::Itself)) => {
+                    same_elements(a, b) || a.rank() == 0 && is_same_data(a, b)
+                }
                 Some((a, b)) => a == b,
                 None => false,
             },

@@ -14,7 +14,7 @@ pub(crate) enum Relation {
 }
 
 impl Relation {
-    pub(crate) fn holds(self, left: i64, right: i64) -> bool {
+    pub(crate) fn holds<T: PartialOrd>(self, left: T, right: T) -> bool {
         match self {
             Relation::Equal => left == right,
             Relation::Unequal => left != right,
@@ -155,15 +155,20 @@ impl Predicate {
     }
 }
 
-/// Without the line: `t <= 512`.
-impl fmt::Display for Predicate {
+impl fmt::Display for Relation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let sign = match self.relation {
+        f.write_str(match self {
             Relation::Equal => "==",
             Relation::Unequal => "!=",
             Relation::Below => "<",
             Relation::AtMost => "<=",
-        };
-        write!(f, "{} {sign} {}", self.left, self.right)
+        })
+    }
+}
+
+/// Without the line: `t <= 512`.
+impl fmt::Display for Predicate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {} {}", self.left, self.relation, self.right)
     }
 }

@@ -1,6 +1,6 @@
 //! What [`crate::expr!`] computes with: a tensor, a number, or the first error.
 
-use crate::{Argument, DType, Dim, Error, Number, Result, Tensor, Var};
+use crate::{Argument, DType, Dim, Error, Float, Number, Result, Tensor, Var};
 use kiln_ir::{BinaryOp, Source, UnaryOp};
 use std::ops::{Add, BitAnd, BitOr, BitXor, Div, Mul, Neg, Not, Rem, Sub};
 
@@ -21,7 +21,9 @@ impl Expr {
     pub fn finish(self) -> Result<Tensor> {
         match self.0? {
             Argument::Tensor(tensor) => Ok(tensor),
-            Argument::Number(_) | Argument::Size(_) => Err(Error::NoTensors { op: "expr", at: Source::caller() }),
+            Argument::Number(_) | Argument::Size(_) | Argument::Float(_) => {
+                Err(Error::NoTensors { op: "expr", at: Source::caller() })
+            }
         }
     }
 
@@ -31,11 +33,14 @@ impl Expr {
         let compute = || -> Result<Argument> {
             Ok(match (self.0?, other.0?) {
                 (Argument::Tensor(x), y) => x.binary(name, op, y, float, &at)?.into(),
-                (Argument::Number(x), Argument::Tensor(y)) => y.binary_reversed(name, op, x, float, &at)?.into(),
+                (Argument::Number(x), Argument::Tensor(y)) => y.binary_reversed(name, op, x.into(), float, &at)?.into(),
+                (Argument::Float(x), Argument::Tensor(y)) => y.binary_reversed(name, op, x.into(), float, &at)?.into(),
                 (Argument::Size(x), Argument::Tensor(y)) => {
                     let x = x.tensor(DType::I64, y.device(), &at)?;
                     x.binary(name, op, y.into(), float, &at)?.into()
                 }
+                (Argument::Float(x), y) => x.binary(op, &number(&y).as_f64().into()).into(),
+                (x, Argument::Float(y)) => Float::from(number(&x).as_f64()).binary(op, &y).into(),
                 (x, y) => numbers(name, op, number(&x), number(&y), &at)?.into(),
             })
         };
@@ -47,7 +52,7 @@ fn number(argument: &Argument) -> Number {
     match argument {
         Argument::Number(number) => *number,
         Argument::Size(size) => Number::Int(size.hint()),
-        Argument::Tensor(_) => Number::Float(f64::NAN),
+        Argument::Tensor(_) | Argument::Float(_) => Number::Float(f64::NAN),
     }
 }
 
@@ -88,7 +93,7 @@ macro_rules! from_leaves {
         }
     )* };
 }
-from_leaves! { Tensor &Tensor Dim f32 f64 half::f16 half::bf16 i8 i16 i32 i64 u8 u32 usize bool Number }
+from_leaves! { Tensor &Tensor Dim f32 f64 half::f16 half::bf16 i8 i16 i32 i64 u8 u32 usize bool Number Float &Float }
 
 impl From<Result<Tensor>> for Expr {
     fn from(leaf: Result<Tensor>) -> Expr {
@@ -131,6 +136,7 @@ impl Neg for Expr {
         let at = Source::caller();
         Expr(self.0.and_then(|x| match x {
             Argument::Tensor(x) => Ok(x.unary(UnaryOp::Neg, false, &at)?.into()),
+            Argument::Float(x) => Ok((-x).into()),
             x => Ok(numbers("neg", BinaryOp::Sub, Number::Int(0), number(&x), &at)?.into()),
         }))
     }

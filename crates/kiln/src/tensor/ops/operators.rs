@@ -1,7 +1,7 @@
 //! `+ - * / % & | ^` and unary minus and not, between tensors and numbers. Every operator returns a [`Result`]. A result
 //! may itself be the left operand of an operator with a tensor, and the right operand of one, which saves some `?`s;
-//! Rust's orphan rule forbids the rest (a result and a number, two results). On the left, numbers are f64, i64 or a
-//! [`Number`]: were f32 there as well, Rust could not tell the type of the literal in `(2.0 * &x)?.exp()`.
+//! Rust's orphan rule forbids the rest (a result and a number, two results). On the left, numbers are f64, i64, a
+//! [`Number`] or a [`Float`]: were f32 there as well, Rust could not tell the type of the literal in `(2.0 * &x)?.exp()`.
 //!
 //! [`crate::expr!`] takes whole expressions without these limits.
 //!
@@ -13,7 +13,7 @@
 //! # Ok::<(), kiln::Error>(())
 //! ```
 
-use crate::{Argument, Number, Result, Tensor};
+use crate::{Argument, Float, Number, Result, Tensor};
 use kiln_ir::{BinaryOp, Source, UnaryOp};
 use std::ops::{Add, BitAnd, BitOr, BitXor, Div, Mul, Neg, Not, Rem, Sub};
 
@@ -21,7 +21,7 @@ macro_rules! operator {
     ($trait:ident, $method:ident, $op:ident, $float:expr) => {
         operator! { @tensor $trait $method $op $float Tensor, &Tensor }
         operator! { @result $trait $method $op $float Tensor, &Tensor }
-        operator! { @number $trait $method $op $float f64 i64 Number }
+        operator! { @number $trait $method $op $float f64, i64, Number, Float, &Float }
     };
     (@tensor $trait:ident $method:ident $op:ident $float:tt $($left:ty),*) => { $(
         impl<T: Into<Argument>> $trait<T> for $left {
@@ -48,19 +48,19 @@ macro_rules! operator {
             }
         }
     )* };
-    (@number $trait:ident $method:ident $op:ident $float:tt $($number:ty)*) => { $(
+    (@number $trait:ident $method:ident $op:ident $float:tt $($number:ty),*) => { $(
         impl $trait<Tensor> for $number {
             type Output = Result<Tensor>;
             #[track_caller]
             fn $method(self, other: Tensor) -> Result<Tensor> {
-                other.binary_reversed(stringify!($method), BinaryOp::$op, Number::from(self), $float, &Source::caller())
+                other.binary_reversed(stringify!($method), BinaryOp::$op, Argument::from(self), $float, &Source::caller())
             }
         }
         impl $trait<&Tensor> for $number {
             type Output = Result<Tensor>;
             #[track_caller]
             fn $method(self, other: &Tensor) -> Result<Tensor> {
-                other.binary_reversed(stringify!($method), BinaryOp::$op, Number::from(self), $float, &Source::caller())
+                other.binary_reversed(stringify!($method), BinaryOp::$op, Argument::from(self), $float, &Source::caller())
             }
         }
     )* };

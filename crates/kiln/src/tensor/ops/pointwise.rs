@@ -5,7 +5,7 @@ use crate::tensor::autocast;
 use crate::tensor::eager::{self, Param};
 use crate::tensor::promotion::{Operand, promote, to_float};
 use crate::tensor::shape;
-use crate::{DType, Dim, Error, Number, Result, Tensor};
+use crate::{DType, Dim, Error, Float, Number, Result, Tensor};
 use kiln_ir::build::{self, Emit, GraphBuilder};
 use kiln_ir::{BinaryOp, CompareOp, NodeId, Op, Source, UnaryOp};
 
@@ -18,11 +18,25 @@ pub enum Argument {
     Number(Number),
     /// A size, as an integer.
     Size(Dim),
+    /// A number that was read, as a float.
+    Float(Float),
 }
 
 impl From<Dim> for Argument {
     fn from(size: Dim) -> Argument {
         Argument::Size(size)
+    }
+}
+
+impl From<Float> for Argument {
+    fn from(number: Float) -> Argument {
+        number.known().map_or(Argument::Float(number), |value| Argument::Number(Number::Float(value)))
+    }
+}
+
+impl From<&Float> for Argument {
+    fn from(number: &Float) -> Argument {
+        number.clone().into()
     }
 }
 
@@ -55,6 +69,8 @@ impl Argument {
             Argument::Tensor(t) => t.into(),
             Argument::Number(n) => Operand::Number(*n),
             Argument::Size(size) => Operand::Number(Number::Int(size.hint())),
+            // Its kind alone counts.
+            Argument::Float(_) => Operand::Number(Number::Float(0.0)),
         }
     }
 
@@ -64,6 +80,7 @@ impl Argument {
             Argument::Tensor(t) => Ok(t.clone()),
             Argument::Number(n) => Tensor::scalar_at(n.to_scalar(dtype), like.device(), at),
             Argument::Size(size) => size.tensor(dtype, like.device(), at),
+            Argument::Float(number) => number.tensor(dtype, like.device(), at),
         }
     }
 }
@@ -192,13 +209,13 @@ impl Tensor {
         &self,
         name: &'static str,
         op: BinaryOp,
-        left: Number,
+        left: Argument,
         float: bool,
         at: &Source,
     ) -> Result<Tensor> {
-        let dtype = promote(&[self.into(), Operand::Number(left)]);
+        let dtype = promote(&[self.into(), left.operand()]);
         let dtype = if float { to_float(dtype) } else { dtype };
-        let left = Tensor::scalar_at(left.to_scalar(dtype), self.device(), at)?;
+        let left = left.tensor(dtype, self, at)?;
         if matches!(op, BinaryOp::Div | BinaryOp::Rem) && dtype.is_int() {
             return divided(name, [&left, self], dtype, true, |b, x, y| build::binary(b, op, x, y), at);
         }
@@ -275,7 +292,9 @@ impl Tensor {
             return self.binary("pow", BinaryOp::Pow, exponent, true, &at);
         }
         match exponent {
-            Argument::Number(Number::Float(_)) => self.binary("pow", BinaryOp::Pow, exponent, true, &at),
+            Argument::Number(Number::Float(_)) | Argument::Float(_) => {
+                self.binary("pow", BinaryOp::Pow, exponent, true, &at)
+            }
             Argument::Number(number) => self.integer_power(number.as_f64() as i64, dtype, &at),
             Argument::Size(size) => self.integer_power(size.number(&at), dtype, &at),
             Argument::Tensor(exponent) => {
@@ -350,7 +369,7 @@ impl Tensor {
                 return Err(Error::DivisionByZero { op: name.into(), at: at.clone() });
             }
             Argument::Number(_) => false,
-            Argument::Tensor(_) | Argument::Size(_) => dtype.is_int(),
+            Argument::Tensor(_) | Argument::Size(_) | Argument::Float(_) => dtype.is_int(),
         };
         let other = other.tensor(dtype, self, at)?;
         divided(name, [self, &other], dtype, checked, write, at)

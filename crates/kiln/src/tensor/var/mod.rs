@@ -381,6 +381,7 @@ impl Var {
             Argument::Tensor(tensor) => tensor.clone(),
             Argument::Number(number) => Tensor::scalar_at(number.to_scalar(common), self.device(), at)?,
             Argument::Size(size) => size.tensor(common, self.device(), at)?,
+            Argument::Float(number) => number.tensor(common, self.device(), at)?,
         };
         let other = other.broadcast_at(name, &dim::plain(self.shape()), at)?;
         let write = |b: &mut GraphBuilder, inputs: &[NodeId]| {

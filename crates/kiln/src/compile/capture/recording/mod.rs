@@ -54,6 +54,10 @@ pub(super) struct Recording {
     /// Settings read so far, with what was read.
     pub(super) settings: Vec<(Setting, u64)>,
     pub(super) broken: Option<Break>,
+    /// Why a comparison of numbers could not be made: nothing is recorded after that.
+    pub(super) failure: Option<Error>,
+    /// How many comparisons had any outcome since then.
+    pub(super) unanswered: u32,
     /// Whether elements were read: what the function makes of numbers from then on may be made of these.
     pub(super) has_read: bool,
     /// How often variables were changed, keys drawn and disabled parts called.
@@ -170,6 +174,8 @@ impl Recording {
             slots: 0,
             settings: Vec::new(),
             broken: None,
+            failure: None,
+            unanswered: 0,
             has_read: false,
             changes: 0,
             stops: HashSet::new(),
@@ -443,6 +449,11 @@ impl Recording {
         let Some(at) = self.running.first().cloned() else { return Ok(()) };
         self.broken.get_or_insert(Break { what: FUNCTION_READS, at: at.clone() });
         Err(Error::GraphBreak { what: FUNCTION_READS, at })
+    }
+
+    /// Nothing is recorded or runs after a comparison that could not be made: the function went on with any outcome of it.
+    pub(super) fn must_not_have_failed(&self) -> Result<()> {
+        self.failure.clone().map_or(Ok(()), Err)
     }
 
     /// Another node for the value of one.
