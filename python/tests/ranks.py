@@ -128,17 +128,26 @@ def functional(rank):
 
 @torch.no_grad()
 def written(rank):
-    """A collective that writes into its argument."""
+    """Collectives that write into their arguments."""
 
     def step(x):
         y = x.sin()
         dist.all_reduce(y)
-        return y * 2
+        gathered = y.new_empty(10)
+        dist.all_gather_into_tensor(gathered, y * 2)
+        z = gathered.cos()
+        dist.reduce_scatter_tensor(y, z)
+        return z * 2 + y.sum()
 
     torch.manual_seed(rank)
     x = torch.randn(5)
     want = step(copy.deepcopy(x))
+    torch._dynamo.reset()
+    kiln.clear_events()
     torch.testing.assert_close(torch.compile(step, backend="kiln", fullgraph=True)(x), want)
+    report = kiln.report()
+    assert report.graphs == 1 and report.programs >= 2 and report.collectives >= 3, str(report)
+    assert not report.refused and not report.fallbacks, str(report)
 
 
 def main():
