@@ -9,7 +9,7 @@ from torch.fx.node import Node, map_arg
 from . import _kiln, aliases, devices
 from .collectives import is_collective
 from .lower import Lowering, NotNative, source_of
-from .partition import foreign_nodes, is_computed, is_control_flow, is_sized_by_call, levels, used_nodes
+from .partition import foreign_nodes, is_captured_otherwise, is_computed, is_control_flow, is_sized_by_call, levels, used_nodes
 from .partition import symbols as symbols_of_node
 from .report import emit, log_runtime
 from .sizes import Sizes, fixed, hints, limited, settled
@@ -80,6 +80,8 @@ def _compile_settled(module, name, options, frozen, explainer):
         foreign.update(dict.fromkeys((node, *parts(node))))
     if missed:
         emit("torch_kernel", name, f"{missed} nodes were not measured: there was no time left")
+    for node in filter(is_captured_otherwise, foreign):
+        return _refuse(module, name, f"PyTorch captures results of {node.target} with other dtypes than it gives")
     try:
         plan = Plan(module, name, placeholders, constants, nodes, foreign, device)
         if not foreign and plan.is_plain:

@@ -21,10 +21,6 @@ def pair_rules():
         aten.bucketize.Scalar: lambda x, boundaries, **given: _placed(boundaries, x, **given),
         aten.searchsorted.Scalar: _placed,
         **{getattr(aten, f"bitwise_{name}").Scalar_Tensor: _of_number(getattr(aten, f"bitwise_{name}").Tensor) for name in _BITWISE},
-        aten.mm.dtype: lambda x, y, dtype: aten.mm(x.to(dtype), y.to(dtype)),
-        aten.bmm.dtype: lambda x, y, dtype: aten.bmm(x.to(dtype), y.to(dtype)),
-        aten.addmm.dtype: _to_dtype(aten.addmm.default),
-        aten.baddbmm.dtype: _to_dtype(aten.baddbmm.default),
     }
 
 
@@ -33,10 +29,6 @@ _BITWISE = ("and", "or", "xor", "left_shift", "right_shift")
 
 def _of_number(op):
     return lambda number, x: op(torch.full((), number, dtype=x.dtype, device=x.device), x)
-
-
-def _to_dtype(op):
-    return lambda x, y, z, dtype, **given: op(x.to(dtype), y.to(dtype), z.to(dtype), **given)
 
 
 def _placed(boundaries, number, **given):

@@ -40,6 +40,16 @@ def is_sized_by_call(node):
     return isinstance(target, torch._ops.OpOverload) and not torch._C._dispatch_has_kernel_for_dispatch_key(target.name(), "Meta")
 
 
+_UNIQUE = frozenset({torch.ops.aten._unique2.default, torch.ops.aten.unique_dim.default, torch.ops.aten.unique_consecutive.default})
+
+
+def is_captured_otherwise(node):
+    """Whether PyTorch captures a node's results with other dtypes than its kernel gives: the places and counts of unique elements have the
+    elements' dtype then."""
+    fake = node.args[0].meta["val"] if node.target in _UNIQUE else None
+    return fake is not None and fake.dtype != torch.int64 and any(user.args[1] > 0 for user in node.users)
+
+
 def symbols(node):
     """The symbols of a node's sizes and strides, and of the sizes among its arguments."""
     found = set()

@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as collectives
 from torch import nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
@@ -82,6 +83,28 @@ def sharded(rank):
         return fully_shard(network)
 
     compare(shard, batches(rank))
+
+
+def sharded_blocks(rank):
+    """Each block is sharded, computes its activations again for the backward pass, and is compiled by itself: equal ones share a program."""
+
+    def prepare(network, compiles=False):
+        for at in (0, 1):
+            network[at] = checkpoint_wrapper(network[at])
+            if compiles:
+                network[at].compile(backend="kiln")
+            fully_shard(network[at])
+        return fully_shard(network)
+
+    data = batches(rank)
+    want = prepare(model())
+    reference = train(want, want, data)
+    torch._dynamo.reset()
+    kiln.clear_events()
+    got = prepare(model(), compiles=True)
+    torch.testing.assert_close(train(got, got, data), reference, rtol=1e-4, atol=1e-5)
+    report = kiln.report()
+    assert 2 <= report.graphs <= 4 and not report.fallbacks and not report.refused, str(report)
 
 
 def tensor_parallel(_rank):
