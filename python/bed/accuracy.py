@@ -3,7 +3,11 @@
 from torch._dynamo.utils import same
 
 
-def agree(eager, actual, exact, tolerance=1e-3):
+# What the dashboards take for float32 here, and for shorter floats.
+TOLERANCE, SHORT_TOLERANCE = 1e-3, 1e-2
+
+
+def agree(eager, actual, exact, tolerance=TOLERANCE):
     """Whether ``actual`` is right, and if not, why not: ``(bool, text)``. All are lists of tensors; ``exact`` is float64 or None."""
     if len(eager) != len(actual):
         return False, f"{len(actual)} tensors instead of {len(eager)}"

@@ -51,7 +51,7 @@ def compile(function, name, **keywords):
     """``torch.compile`` with the backend, compiling afresh."""
     import torch
 
-    chosen = options(name)
+    chosen = {**(options(name) or {}), **keywords.pop("options", {})}
     if chosen:
         keywords["options"] = chosen
     return torch.compile(function, backend=name, **keywords)

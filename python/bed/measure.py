@@ -6,19 +6,21 @@ import time
 import torch
 
 from . import accuracy, backend, memory, models
+from .conditions import Conditions, with_twice_the_batch
 from .tensors import copied, mapped, tensors, to_double
 
 
 class Subject:
     """A model with its inputs, forward or as a training step."""
 
-    def __init__(self, built, train, device):
-        self.model = built["model"].to(device).train(train)
+    def __init__(self, built, train, device, conditions=Conditions()):
+        self.conditions, self.device = conditions, device
+        self.model = conditions.model(built["model"].to(device).train(train))
         if train:
             switch_dropout_off(self.model)
         self.train, self.loss = train, built.get("loss")
         kwargs = built.get("train_kwargs") or built.get("kwargs", {}) if train else built.get("kwargs", {})
-        self.inputs = mapped((tuple(built.get("args", ())), dict(kwargs)), lambda tensor: tensor.to(device))
+        self.inputs = mapped((tuple(built.get("args", ())), dict(kwargs)), lambda tensor: conditions.input(tensor.to(device)))
         sizes = [tensor.shape[0] for tensor in tensors(self.inputs) if tensor.dim()]
         self.batch_size = sizes[0] if sizes else 1
 
@@ -27,16 +29,24 @@ class Subject:
         other = copy.copy(self)
         other.model = copy.deepcopy(self.model).double()
         other.inputs = mapped(self.inputs, to_double)
+        other.conditions = Conditions()
         return other
+
+    def of_twice_the_batch(self):
+        """The same model with other inputs; None where there is no batch."""
+        other = copy.copy(self)
+        other.inputs = with_twice_the_batch(self.inputs)
+        return other if other.inputs is not None else None
 
     def call(self, function, inputs):
         """One call, or one training step."""
         args, kwargs = inputs
         if not self.train:
-            with torch.no_grad():
+            with torch.no_grad(), self.conditions.call(self.device):
                 return function(*args, **kwargs)
         self.model.zero_grad(set_to_none=True)
-        output = function(*args, **kwargs)
+        with self.conditions.call(self.device):
+            output = function(*args, **kwargs)
         self.loss_of(output).backward()
         return output
 
@@ -78,13 +88,14 @@ def switch_dropout_off(model):
             part.p = 1e-30
 
 
-def first_call(subject, name, device, afresh=True):
-    """Compiles and calls once: the compiled function, its values, the seconds. ``afresh`` drops what Dynamo compiled before."""
+def first_call(subject, name, device, afresh=True, is_chosen=False):
+    """Compiles and calls once: the compiled function, its values, the seconds. ``afresh`` drops what Dynamo compiled before, and
+    ``is_chosen`` says that options are for this backend."""
     if afresh:
         torch._dynamo.reset()
         torch._dynamo.utils.counters.clear()
     backend.forget(name)
-    compiled = backend.compile(subject.model, name)
+    compiled = backend.compile(subject.model, name, **subject.conditions.compiled(is_chosen))
     wait(device)
     start = time.perf_counter()
     found = subject.values(compiled)
@@ -142,7 +153,7 @@ def prepare():
 def work(table, task):
     """One row of the table, as a dictionary of columns; ``task`` is one of `zoo`."""
     name, device, chosen, against = task["name"], task["device"], task["backend"], task["against"]
-    row = {"dev": device, "name": name, "backend": chosen}
+    row = {"dev": device, "name": name, "backend": chosen, "conditions": str(task["conditions"])}
     if task.get("threads"):
         torch.set_num_threads(task["threads"])
     if task.get("large"):
@@ -150,7 +161,7 @@ def work(table, task):
     row["family"] = table[name].family
     torch.manual_seed(0)
     try:
-        subject = Subject(table[name].build(), task["train"], device)
+        subject = Subject(table[name].build(), task["train"], device, task["conditions"])
         row["batch_size"] = subject.batch_size
         eager = subject.values(subject.model)
         again = subject.values(subject.model)
@@ -163,9 +174,10 @@ def work(table, task):
     other = subject.values(subject.model, seed=1)
     torch._inductor.config.fallback_random = len(eager) != len(other) or not all(map(torch.equal, eager, other))
     exact = exact_values(subject, eager)
+    tolerance = accuracy.SHORT_TOLERANCE if task["conditions"].is_short else accuracy.TOLERANCE
 
     def judge(prefix, found):
-        fine, why = accuracy.agree(eager, found, exact)
+        fine, why = accuracy.agree(eager, found, exact, tolerance)
         row[prefix + "accuracy"] = "pass" if fine else "fail_accuracy"
         row[prefix + "error"] = accuracy.error(exact, found)
         return why
@@ -196,13 +208,15 @@ def work(table, task):
         warm(other)
         try:
             with memory.peak(device) as peak:
-                functions[other], found, row[prefix + "first_call_s"] = first_call(subject, other, device, other == chosen)
+                functions[other], found, row[prefix + "first_call_s"] = first_call(subject, other, device, other == chosen, other == chosen)
             why = judge(prefix, found)
-            if why and task["train"] and exact is not None and accuracy.agree(worst_rounding(subject, eager, exact), found, exact)[0]:
+            if why and task["train"] and exact is not None and accuracy.agree(worst_rounding(subject, eager, exact), found, exact, tolerance)[0]:
                 row[prefix + "accuracy"], why = "pass", f"{ILL_CONDITIONED}: {why}"
         except Exception as error:
             row[prefix + "accuracy"], why = "fail_to_run", brief(error)
             functions.pop(other, None)
+        if other == chosen and row["accuracy"] == "pass" and task["conditions"].dynamic:
+            why = judge_twice_the_batch(row, subject, functions[other], tolerance)
         if other == chosen:
             row.update(dynamo_counts(), why=why or row.get("why", ""))
             row["dynamo_peak_mem"] = peak.gigabytes
@@ -214,6 +228,24 @@ def work(table, task):
         times = steady(subject, functions, device, task["rounds"], task["slice_s"])
         row.update(eager_ms=times["eager"], abs_latency=times[chosen], other_ms=times.get(against))
     return derived(row)
+
+
+def judge_twice_the_batch(row, subject, function, tolerance):
+    """Compares what was compiled with eager on twice the batch, where the model takes that."""
+    other = subject.of_twice_the_batch()
+    try:
+        eager = other.values(other.model)
+        again = other.values(other.model)
+    except Exception:
+        return ""
+    if not accuracy.agree(eager, again, None)[0]:
+        return ""
+    fine, why = accuracy.agree(eager, other.values(function), exact_values(other, eager), tolerance)
+    if fine:
+        row["twice_the_batch"] = "pass"
+        return ""
+    row["accuracy"] = row["twice_the_batch"] = "fail_accuracy"
+    return f"with twice the batch: {why}"
 
 
 # How a row says that eager's error was taken over several roundings of the weights.
@@ -256,6 +288,9 @@ def exact_values(subject, eager):
         exact = (double := subject.double()).values(double.model)
     except Exception:
         return None
+    if subject.conditions.is_short:
+        # Also where a model makes float32 of some: that is more than its own floats have.
+        exact = [to_double(value) for value in exact]
     return exact if len(exact) == len(eager) else None
 
 

@@ -11,6 +11,7 @@ OURS = [
     "backend", "family", "accuracy", "error", "eager_error", "fallback_nodes", "eager_ms", "frontend_s", "first_call_s", "backend_s",
     "other_backend", "other_accuracy", "other_error", "other_ms", "other_first_call_s", "other_backend_s", "speedup_over_other",
     "aot_eager_accuracy", "aot_eager_error", "why", "fallbacks",
+    "conditions", "twice_the_batch",
 ]
 COLUMNS = DASHBOARD + OURS
 
@@ -43,7 +44,7 @@ def read(path):
 def _value(key, value):
     if value in ("", None):
         return None
-    if key in ("why", "fallbacks", "name"):
+    if key in ("why", "fallbacks", "name", "conditions"):
         return value
     try:
         return float(value)

@@ -7,6 +7,7 @@ import re
 import sys
 
 from . import backend, measure, models, page, table, workers
+from .conditions import Conditions, add_arguments
 
 
 def arguments(argv):
@@ -26,6 +27,7 @@ def arguments(argv):
     parser.add_argument("--slice", type=float, default=0.05, help="seconds for each backend in a round")
     parser.add_argument("--out", type=pathlib.Path, help="CSV file (default: bed-zoo-BACKEND[-large][-train].csv)")
     parser.add_argument("--resume", action="store_true", help="keep the rows of the CSV file and run the other models")
+    add_arguments(parser)
     return parser.parse_args(argv)
 
 
@@ -97,6 +99,7 @@ def main(argv):
             print(f"{name:45} {found[name].family}")
         print(f"{len(names)} models")
         return 0
+    conditions = Conditions.of(options)
     against = None if options.against == "none" else options.against
     out = options.out or pathlib.Path(f"bed-zoo-{options.backend}{'-large' * options.large}{'-train' * options.train}.csv")
     if out.exists() and not options.resume:
@@ -114,6 +117,7 @@ def main(argv):
             "device": options.device,
             "rounds": options.rounds,
             "slice_s": options.slice,
+            "conditions": conditions,
         }
         for name in names
         if name not in done
@@ -127,6 +131,7 @@ def main(argv):
             row = outcome.value
         else:
             row = {"dev": options.device, "name": name, "family": found[name].family, "backend": options.backend}
+            row["conditions"] = str(conditions)
             row.update(accuracy="fail_to_run" if outcome.status == "raised" else outcome.status, why=str(outcome.value)[:300])
         table.append(out, row)
         rows.append(row)

@@ -5,7 +5,8 @@ import torch
 from .sizes import is_symbolic
 
 
-def _storage(node):
+def storage_of(node):
+    """The memory of a node's result; none if it is no tensor with memory."""
     fake = node.meta.get("val")
     if not isinstance(fake, torch.Tensor):
         return None
@@ -27,12 +28,12 @@ def views_of_parameters(outputs, parameters):
     """The outputs that are views of parameters: by output, the parameter."""
     owners = {}
     for node in parameters:
-        storage = _storage(node)
+        storage = storage_of(node)
         if storage is not None:
             owners.setdefault(storage, node)
     found = {}
     for node in outputs:
-        owner = owners.get(_storage(node))
+        owner = owners.get(storage_of(node))
         if owner is not None and node not in parameters:
             found[node] = owner
     return found
@@ -58,14 +59,14 @@ def views_of_outputs(outputs):
     """The outputs that are views of other outputs: by output, the other."""
     bases = {}
     for node in outputs:
-        storage = _storage(node)
+        storage = storage_of(node)
         fake = node.meta["val"]
         # The memory of a lazily conjugated or negated one holds other values.
         if storage is not None and storage not in bases and _is_whole(fake) and not is_lazy(node):
             bases[storage] = node
     found = {}
     for node in outputs:
-        base = bases.get(_storage(node))
+        base = bases.get(storage_of(node))
         if base is not None and base is not node:
             found[node] = base
     return found

@@ -135,6 +135,24 @@ def _guard_tangents():
         context.guards_context.dynamo_guards.add(GlobalStateSource().make_guard(GuardBuilder.DUAL_LEVEL))
 
 
+def _precision_is(precision, builder, guard):
+    """Adds a guard: the precision of float32 products that PyTorch is set to."""
+    read = torch.get_float32_matmul_precision
+    builder.guard_manager.root.add_lambda_guard(
+        lambda _: read() == precision, [f"torch.get_float32_matmul_precision() == {precision!r}"], guard.user_stack
+    )
+
+
+def _guard_precision(options):
+    """Has Dynamo capture a function again where products are to have another precision. Its own guard tells the highest from the others
+    and not these from each other."""
+    precision = torch.get_float32_matmul_precision()
+    context = torch._guards.TracingContext.try_get()
+    if context is not None and options.precision is None and precision != "highest":
+        guard = functools.partial(_precision_is, precision)
+        context.guards_context.dynamo_guards.add(GlobalStateSource().make_guard(guard))
+
+
 def _with_tangents(module, name, options):
     """A graph whose arguments may have tangents (`torch.autograd.forward_ad.dual_level`), which programs would not see."""
     reason = "arguments may have forward-mode tangents, which only PyTorch's ops carry on; torch.func.jvp inside of the function is compiled"
@@ -158,6 +176,7 @@ def compile_captured(module, example_inputs, options, explainer=None):
         if explainer is not None:
             explainer.add_break(what, file, line)
     _guard_tangents()
+    _guard_precision(options)
     if torch.autograd.forward_ad._current_level >= 0:
         return _with_tangents(module, f"graph{number}", options)
     simplify_masks(module)

@@ -7,10 +7,14 @@ import torch
 
 from .bessel_rules import bessel_rules
 from .complex_rules import complex_rules
+from .create_rules import create_rules
 from .layer_rules import layer_rules
+from .pair_rules import pair_rules
 from .polynomial_rules import polynomial_rules
+from .quantized_rules import quantized_rules
 from .resample_rules import resample_rules
 from .rules import rules
+from .vision_rules import vision_rules
 
 aten = torch.ops.aten
 
@@ -23,9 +27,14 @@ _WHOLE = (
 )
 
 
-@functools.cache
 def decompositions():
     """The decomposition table."""
+    # These libraries may be imported at any time.
+    return {**_of_pytorch(), **quantized_rules(), **vision_rules()}
+
+
+@functools.cache
+def _of_pytorch():
     table = dict(torch._decomp.core_aten_decompositions().items())
     table.update(on_lists())
     table.update(_own(table))
@@ -34,6 +43,8 @@ def decompositions():
     table.update(resample_rules())
     table.update(polynomial_rules())
     table.update(bessel_rules())
+    table.update(create_rules())
+    table.update(pair_rules())
     table.update(or_else(table, complex_rules()))
     return {op: rule for op, rule in table.items() if op not in _WHOLE}
 

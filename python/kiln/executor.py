@@ -9,7 +9,7 @@ from torch.fx.node import Node, map_arg
 from . import _kiln, aliases, devices
 from .collectives import is_collective
 from .lower import Lowering, NotNative, source_of
-from .partition import foreign_nodes, is_computed, is_mutable, is_sized_by_call, levels, used_nodes
+from .partition import foreign_nodes, is_captured_otherwise, is_computed, is_control_flow, is_sized_by_call, levels, used_nodes
 from .partition import symbols as symbols_of_node
 from .report import emit, log_runtime
 from .sizes import Sizes, fixed, hints, limited, settled
@@ -60,7 +60,8 @@ def _compile_settled(module, name, options, frozen, explainer):
     constants = {node: _attribute(module, node.target) for node in graph.nodes if node.op == "get_attr"}
     for node, value in constants.items():
         node.meta.setdefault("val", value)
-        if isinstance(value, torch.fx.GraphModule):
+        # Other operators than those of control flow look into the graphs that they are given.
+        if isinstance(value, torch.fx.GraphModule) and all(map(is_control_flow, node.users)):
             constants[node] = _subgraph(value, f"{name}.{node.target}", options, explainer)
     parameters = [*placeholders, *constants]
     unused = aliases.only_views(graph, parameters)
@@ -79,8 +80,8 @@ def _compile_settled(module, name, options, frozen, explainer):
         foreign.update(dict.fromkeys((node, *parts(node))))
     if missed:
         emit("torch_kernel", name, f"{missed} nodes were not measured: there was no time left")
-    if any(is_mutable(node) for node in foreign):
-        return _refuse(module, name, "an op that Kiln lacks writes into its arguments")
+    for node in filter(is_captured_otherwise, foreign):
+        return _refuse(module, name, f"PyTorch captures results of {node.target} with other dtypes than it gives")
     try:
         plan = Plan(module, name, placeholders, constants, nodes, foreign, device)
         if not foreign and plan.is_plain:
@@ -379,6 +380,8 @@ class Plan:
         def number(item):
             if isinstance(item, (list, tuple)):
                 return type(item)(number(part) for part in item)
+            if isinstance(item, dict):
+                return {key: number(part) for key, part in item.items()}
             return self.sizes.evaluate(item, symbols)
 
         args = [number(item) for item in map_arg(node.args, value)]

@@ -6,6 +6,7 @@ import collections
 import dataclasses
 import logging
 import threading
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from . import _kiln
@@ -128,26 +129,35 @@ def clear_events() -> None:
         _totals.clear()
 
 
-def report() -> Report:
-    """A summary of the events."""
+def totals() -> collections.Counter[str]:
+    """The sums of what events count, so far."""
+    with _lock:
+        return collections.Counter(_totals)
+
+
+def summary(events: Collection[Event], counted: Mapping[str, int]) -> Report:
+    """A summary of some events, and of what they count."""
+    kinds = collections.Counter(event.kind for event in events)
 
     def by_text(kind: str) -> dict[str, int]:
-        return dict(collections.Counter(event.text for event in _events if event.kind == kind))
+        return dict(collections.Counter(event.text for event in events if event.kind == kind))
 
-    with _lock:
-        kinds = collections.Counter(event.kind for event in _events)
-        totals: Any = dict(_totals)
-        fallbacks, kernels = by_text("fallback"), by_text("torch_kernel")
     return Report(
-        graphs=totals.get("graphs", 0),
-        programs=totals.get("programs", 0),
-        launches=totals.get("launches", 0),
-        fallbacks=fallbacks,
+        graphs=counted.get("graphs", 0),
+        programs=counted.get("programs", 0),
+        launches=counted.get("launches", 0),
+        fallbacks=by_text("fallback"),
         refused=kinds["refused"],
-        collectives=totals.get("collectives", 0),
-        torch_kernels=kernels,
-        kernels_compiled=totals.get("kernels_compiled", 0),
+        collectives=counted.get("collectives", 0),
+        torch_kernels=by_text("torch_kernel"),
+        kernels_compiled=counted.get("kernels_compiled", 0),
         cache_hits=kinds["cache_hit"],
         recompiles=kinds["recompile"],
         graph_breaks=kinds["graph_break"],
     )
+
+
+def report() -> Report:
+    """A summary of the events."""
+    with _lock:
+        return summary(_events, dict(_totals))

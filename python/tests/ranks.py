@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as collectives
 from torch import nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
@@ -84,6 +85,28 @@ def sharded(rank):
     compare(shard, batches(rank))
 
 
+def sharded_blocks(rank):
+    """Each block is sharded, computes its activations again for the backward pass, and is compiled by itself: equal ones share a program."""
+
+    def prepare(network, compiles=False):
+        for at in (0, 1):
+            network[at] = checkpoint_wrapper(network[at])
+            if compiles:
+                network[at].compile(backend="kiln")
+            fully_shard(network[at])
+        return fully_shard(network)
+
+    data = batches(rank)
+    want = prepare(model())
+    reference = train(want, want, data)
+    torch._dynamo.reset()
+    kiln.clear_events()
+    got = prepare(model(), compiles=True)
+    torch.testing.assert_close(train(got, got, data), reference, rtol=1e-4, atol=1e-5)
+    report = kiln.report()
+    assert 2 <= report.graphs <= 4 and not report.fallbacks and not report.refused, str(report)
+
+
 def tensor_parallel(_rank):
     mesh = init_device_mesh("cpu", (2,))
 
@@ -128,17 +151,26 @@ def functional(rank):
 
 @torch.no_grad()
 def written(rank):
-    """A collective that writes into its argument."""
+    """Collectives that write into their arguments."""
 
     def step(x):
         y = x.sin()
         dist.all_reduce(y)
-        return y * 2
+        gathered = y.new_empty(10)
+        dist.all_gather_into_tensor(gathered, y * 2)
+        z = gathered.cos()
+        dist.reduce_scatter_tensor(y, z)
+        return z * 2 + y.sum()
 
     torch.manual_seed(rank)
     x = torch.randn(5)
     want = step(copy.deepcopy(x))
+    torch._dynamo.reset()
+    kiln.clear_events()
     torch.testing.assert_close(torch.compile(step, backend="kiln", fullgraph=True)(x), want)
+    report = kiln.report()
+    assert report.graphs == 1 and report.programs >= 2 and report.collectives >= 3, str(report)
+    assert not report.refused and not report.fallbacks, str(report)
 
 
 def main():

@@ -227,3 +227,30 @@ def test_follows_pytorchs_threads():
     finally:
         kiln.set_threads()
         torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("whole", [True, False], ids=["one graph", "a graph break"])
+def test_compiled_autograd(whole):
+    """The backward pass itself is captured, with hooks and accumulation, and compiled by Kiln."""
+    outcomes = []
+    for run in (lambda f: f, lambda f: torch.compile(f, backend="kiln")):
+        torch._dynamo.reset()
+        kiln.clear_events()
+        torch.manual_seed(1)
+        net, seen = mlp(), []
+        net[0].weight.register_hook(lambda grad: seen.append(grad.norm().detach()) or grad * 2)
+
+        def step(x, net=net):
+            y = net(x)
+            if not whole:
+                torch._dynamo.graph_break()
+            y.square().mean().backward()
+
+        step = run(step)
+        with torch._dynamo.config.patch(compiled_autograd=True):
+            for seed in range(3):
+                step(torch.randn(4, 16, generator=torch.Generator().manual_seed(seed)))
+        outcomes.append([*(p.grad.clone() for p in net.parameters()), *seen])
+    assert_close(outcomes[1], outcomes[0], 1e-4)
+    report = kiln.report()
+    assert report.graphs >= 2 and not report.refused and not report.fallbacks, str(report)

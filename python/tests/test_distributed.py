@@ -8,7 +8,7 @@ import sys
 import pytest
 import torch
 
-CASES = ["data_parallel", "sharded", "tensor_parallel", "functional", "written"]
+CASES = ["data_parallel", "sharded", "sharded_blocks", "tensor_parallel", "functional", "written"]
 
 
 @pytest.mark.skipif(not torch.distributed.is_gloo_available(), reason="this PyTorch has no gloo")

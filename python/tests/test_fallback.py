@@ -20,14 +20,56 @@ def test_an_op_runs_in_pytorch_between_two_programs():
     assert any(event.kind == "fallback" for event in kiln.events())
 
 
+OF_DATA = {
+    "nonzero": lambda x: (x * 2).nonzero() + 1,
+    "masked_select": lambda x: (x * 2).masked_select(x > 0.5).sin(),
+    "index": lambda x: (x * 2)[x.sum(1) > 0].cos() @ torch.ones(4, 3),
+    "_unique2": lambda x: [part + 1 for part in torch.unique((x * 2).long(), return_inverse=True, return_counts=True)],
+    "unique_consecutive": lambda x: torch.unique_consecutive((x > 0).long().flatten()) * 3,
+    "repeat_interleave": lambda x: x.sin().repeat_interleave(torch.tensor([2, 0, 1, 3]), 0) * 2,
+}
+
+
 @torch.no_grad()
-def test_sizes_that_depend_on_data():
-    torch._dynamo.config.capture_dynamic_output_shape_ops = True
-    try:
-        report = check(lambda x: (x * 2).nonzero() + 1, torch.tensor([0.0, 1.0, 2.0]), native=False)
-    finally:
-        torch._dynamo.config.capture_dynamic_output_shape_ops = False
-    assert any("nonzero" in reason for reason in report.fallbacks)
+@torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True)
+@pytest.mark.parametrize("op", OF_DATA)
+def test_sizes_that_depend_on_data(op):
+    """One graph for whatever number of elements there are, nothing among them."""
+    function = OF_DATA[op]
+    fast = torch.compile(function, backend="kiln", fullgraph=True)
+    for x in (torch.randn(4, 4), torch.randn(4, 4) - 1.5, torch.full((4, 4), -3.0)):
+        assert_close(fast(x), function(x))
+    report = kiln.report()
+    assert report.graphs == 1 and report.refused == 0 and report.programs >= 1, str(report)
+    (reason,) = report.fallbacks
+    assert f"aten.{op}." in reason and "test_fallback.py" in reason, reason
+
+
+@torch.no_grad()
+@torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True)
+def test_places_that_are_captured_as_floats():
+    """PyTorch captures the places and counts of unique floats as floats, with which what follows would be computed in another dtype."""
+
+    def function(x):
+        return [part + 1 for part in torch.unique(x.round(), return_inverse=True, return_counts=True)]
+
+    x = torch.randn(4, 4)
+    assert_close(torch.compile(function, backend="kiln", fullgraph=True)(x), function(x))
+    assert kiln.report().refused == 1
+    kiln.clear_events()
+    torch._dynamo.reset()
+    check(lambda x: torch.unique(x.round()) + 1, x, native=False)
+
+
+@torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True)
+def test_gradients_through_a_choice_of_elements():
+    def loss(x, w):
+        return (x @ w)[x.sum(1) > 0].square().sum()
+
+    w, fast = torch.randn(4, 3, requires_grad=True), torch.compile(loss, backend="kiln", fullgraph=True)
+    for x in (torch.randn(6, 4), torch.randn(6, 4)):
+        assert_close(torch.autograd.grad(fast(x, w), w), torch.autograd.grad(loss(x, w), w), 1e-4)
+    assert kiln.report().graphs == 2 and not kiln.report().refused, str(kiln.report())
 
 
 @torch.no_grad()

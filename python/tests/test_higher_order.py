@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 import kiln
+from kiln.executor import compile_graph
 
 
 def compiled(function, **keywords):
@@ -146,21 +147,176 @@ def test_an_op_of_the_users_own():
     assert "kiln_tests" in next(iter(report.fallbacks))
 
 
+def writing_op(function, **keywords):
+    """A new op that writes into its arguments of the names in ``mutates_args``."""
+    return torch.library.custom_op(f"kiln_tests::op{next(_numbers)}", function, **keywords)
+
+
+def fill(x: torch.Tensor, value: float) -> None:
+    x.numpy()[...] = value
+
+
 @torch.no_grad()
 def test_an_op_of_the_users_own_that_writes():
-    name = f"kiln_tests::op{next(_numbers)}"
-
-    @torch.library.custom_op(name, mutates_args=("x",))
-    def fill(x: torch.Tensor, value: float) -> None:
-        x.numpy()[...] = value
+    op = writing_op(fill, mutates_args=("x",))
 
     def function(x):
         y = x * 2
-        fill(y, 5.0)
-        return y + x
+        before = y.sum()
+        rows = y.view(2, 2)
+        op(y, 5.0)
+        return y + x, before, rows * 2, (y - 1).sum()
 
     x = torch.randn(4)
-    assert_close(compiled(function)(x), x + 5)
+    assert_close(compiled(function)(x), function(x))
+    report = kiln.report()
+    assert report.graphs == 1 and report.refused == 0 and report.programs == 2, str(report)
+    (reason,) = report.fallbacks
+    assert "kiln_tests" in reason and "writes" in reason and "test_higher_order.py" in reason, reason
+
+
+@torch.no_grad()
+def test_an_op_that_writes_into_an_argument_and_a_buffer():
+    """The user's own tensors are written into, as many times as without Kiln."""
+    op = writing_op(fill, mutates_args=("x",))
+
+    class Counts(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("level", torch.zeros(3))
+
+        def forward(self, x):
+            op(x[1], 7.0)
+            op(self.level[1:], 3.0)
+            self.level.add_(1)
+            return x.sin() + self.level
+
+    mine, theirs = Counts(), Counts()
+    fast = compiled(mine)
+    for _ in range(3):
+        x = torch.randn(2, 3)
+        y = x.clone()
+        assert_close(fast(x), theirs(y))
+        assert_close([x, mine.level], [y, theirs.level])
+    report = kiln.report()
+    assert report.graphs == 1 and report.refused == 0, str(report)
+
+
+def test_an_op_that_writes_while_a_model_is_trained():
+    """Statistics that an op writes between two layers."""
+
+    def note(x: torch.Tensor, mean: torch.Tensor) -> None:
+        mean.mul_(0.9).add_(0.1 * x.mean(0))
+
+    op = writing_op(note, mutates_args=("mean",))
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            torch.manual_seed(3)
+            self.first, self.second = nn.Linear(4, 8), nn.Linear(8, 2)
+            self.register_buffer("mean", torch.zeros(8))
+
+        def forward(self, x):
+            x = self.first(x).tanh()
+            op(x.detach(), self.mean)
+            return self.second(x - self.mean).square().mean()
+
+    outcomes = []
+    for run in (lambda net: net, compiled):
+        net = Net()
+        step = run(net)
+        optimizer = torch.optim.SGD(net.parameters(), 0.1)
+        torch.manual_seed(4)
+        for _ in range(3):
+            optimizer.zero_grad()
+            loss = step(torch.randn(5, 4))
+            loss.backward()
+            optimizer.step()
+        outcomes.append([loss.detach(), *(p.detach() for p in net.parameters()), *(p.grad for p in net.parameters()), net.mean])
+    assert_close(outcomes[1], outcomes[0], 1e-4)
+    report = kiln.report()
+    assert report.graphs == 2 and report.refused == 0 and len(report.fallbacks) == 1, str(report)
+
+
+@torch.no_grad()
+def test_ops_with_effects_keep_their_order():
+    """Ops that PyTorch chains by tokens: each runs once a call, in the order of the function."""
+    seen = []
+
+    def record(x: torch.Tensor, tag: int) -> torch.Tensor:
+        seen.append((tag, float(x.sum())))
+        return x.clone()
+
+    op = torch.library.custom_op(f"kiln_tests::op{next(_numbers)}", record, mutates_args=())
+    op.register_fake(lambda x, tag: torch.empty_like(x))
+    register = torch._higher_order_ops.effects._register_effectful_op
+    register(op._opoverload, torch._higher_order_ops.effects._EffectType.ORDERED)
+
+    def function(x):
+        op(x * 2, 1)
+        y = op(x.cos(), 2) + 1
+        op(y.sin(), 3)
+        return y * 2
+
+    x = torch.randn(4)
+    want = function(x)
+    expected = list(seen)
+    fast = compiled(function)
+    for _ in range(2):
+        seen.clear()
+        assert_close(fast(x), want)
+        assert [tag for tag, _ in seen] == [1, 2, 3]
+        assert_close(torch.tensor([value for _, value in seen]), torch.tensor([value for _, value in expected]))
+    report = kiln.report()
+    assert report.refused == 0 and report.programs >= 2 and all("effects" in reason for reason in report.fallbacks), str(report)
+
+
+def hand_made(build, *examples):
+    """A graph that no capture made, compiled: ``build`` has it and its placeholders, and gives the results."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    graph, mode = torch.fx.Graph(), FakeTensorMode()
+    places = [graph.placeholder(f"x{number}") for number in range(len(examples))]
+    graph.output(build(graph, *places))
+    module = torch.fx.GraphModule(nn.Module(), graph)
+    with mode:
+        values = {}
+        for node, example in zip(places, examples):
+            values[node] = node.meta["val"] = mode.from_tensor(example)
+        for node in [node for node in graph.nodes if node.op == "call_function"]:
+            args = torch.fx.node.map_arg(node.args, values.__getitem__)
+            values[node] = node.meta["val"] = node.target(*args)
+    return module, compile_graph(module, "made", kiln.Options())
+
+
+@torch.no_grad()
+def test_a_node_that_writes_is_a_cut():
+    """Graphs that AOTAutograd has not made functional: what is before a write reads the old elements, what is after it the new ones, also
+    through views."""
+    aten = torch.ops.aten
+
+    def build(graph, x):
+        def call(op, *args):
+            return graph.call_function(op, args)
+
+        y = call(aten.mul.Tensor, x, 2.0)
+        same = call(aten.mul.Tensor, x, 2.0)
+        rows = call(aten.view.default, y, [2, 3])
+        before = call(aten.sum.default, rows)
+        first = call(aten.select.int, rows, 0, 0)
+        call(aten.fill_.Scalar, first, 9.0)
+        after = call(aten.add.Tensor, rows, 1.0)
+        call(aten.add_.Tensor, y, x)
+        return before, after, call(aten.cos.default, y), same, call(aten.sin.default, rows)
+
+    x = torch.randn(6)
+    module, run = hand_made(build, x)
+    want = module(x.clone())
+    got = run([x.clone()])
+    assert_close(list(got), list(want))
+    report = kiln.report()
+    assert report.refused == 0 and report.programs == 4 and len(report.fallbacks) == 2, str(report)
 
 
 @torch.no_grad()

@@ -80,15 +80,43 @@ def test_fast_numerics_round_once():
     assert torch.equal(compiled(chain, numerics="eager")(x), chain(x))
 
 
-def test_precision_is_pytorchs_unless_it_is_given():
+@pytest.fixture
+def precision():
+    """PyTorch's setting is put back."""
     before = torch.get_float32_matmul_precision()
-    try:
-        for precision in ("medium", "highest"):
-            torch.set_float32_matmul_precision(precision)
-            assert kiln.Options().for_rust()["precision"] == precision
-        assert kiln.Options(precision="high").for_rust()["precision"] == "high"
-    finally:
-        torch.set_float32_matmul_precision(before)
+    yield torch.set_float32_matmul_precision
+    torch.set_float32_matmul_precision(before)
+
+
+def test_precision_is_pytorchs_unless_it_is_given(precision):
+    for name in ("medium", "highest"):
+        precision(name)
+        assert kiln.Options().for_rust()["precision"] == name
+    assert kiln.Options(precision="high").for_rust()["precision"] == "high"
+
+
+@torch.no_grad()
+def test_products_have_the_precision_of_each_call(precision):
+    """Whatever it is changed to between two calls; of the option's own, PyTorch's setting changes nothing."""
+    x, w = torch.randn(128, 256), torch.randn(256, 64)
+    exact = x.double() @ w.double()
+
+    def error(run):
+        return float((run(x, w).double() - exact).abs().max())
+
+    precision("highest")
+    bound = 4 * error(torch.matmul)
+    fast = compiled(torch.matmul, torch_kernels=False)
+    for name in ("highest", "high", "medium", "high", "highest", "medium"):
+        precision(name)
+        found = error(fast)
+        assert (found > 100 * bound) == (name == "medium"), (name, found, bound)
+    assert kiln.report().graphs == 3, str(kiln.report())
+    torch._dynamo.reset()
+    always, never = (compiled(torch.matmul, torch_kernels=False, precision=name) for name in ("medium", "highest"))
+    for name in ("highest", "medium", "high"):
+        precision(name)
+        assert error(always) > 100 * bound and error(never) <= bound
 
 
 @torch.no_grad()

@@ -250,3 +250,18 @@ def test_gradients_of_running_extrema(name):
     (want,) = torch.autograd.grad(function(x), x)
     (got,) = torch.autograd.grad(torch.compile(function, backend="kiln", fullgraph=True)(x), x)
     assert_close(got, want, 1e-4)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("dtype", [torch.uint16, torch.uint32, torch.uint64])
+def test_whole_numbers_without_a_sign_are_moved(dtype):
+    """Elements that no signed number of their width has are what they were."""
+    x = (torch.arange(12) * 5003 + 2 ** (8 * dtype.itemsize - 1)).to(torch.int64).to(dtype).view(3, 4)
+
+    def moved(x):
+        return x.t().contiguous(), x[1:, ::2].clone(), torch.cat([x, x]).reshape(-1), x.flip(0), torch.stack([x[0], x[2]], 1), x.expand(2, 3, 4).contiguous()
+
+    got = torch.compile(moved, backend="kiln", fullgraph=True)(x)
+    for one, other in zip(got, moved(x)):
+        assert one.dtype == dtype and one.shape == other.shape and one.tolist() == other.tolist()
+    assert kiln.report().graphs == 1 and not kiln.report().fallbacks, str(kiln.report())

@@ -14,6 +14,7 @@ if str(BED.parent) not in sys.path:
     sys.path.append(str(BED.parent))
 
 from bed import accuracy, known, measure, ops, page, sample, table, together, workers, zoo  # noqa: E402
+from bed.conditions import Conditions  # noqa: E402
 
 OPS = "^(add|amax|argmax|bmm|cat|clamp|cumsum|div.trunc_rounding|exp|flip|gather|masked_select|mean|nonzero|permute|sort|sub|sum|tril|where)$"
 
@@ -238,3 +239,53 @@ def test_errors_of_rounding_are_told_from_wrong_ones():
     assert errors[1] >= errors[0]
     wrong = [value * 2 for value in eager]
     assert not accuracy.agree(worst, wrong, exact)[0] and accuracy.agree(worst, eager, exact)[0] and accuracy.agree(worst, worst, exact)[0]
+
+
+class Scaled(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Conv2d(2, 3, 1)
+
+    def forward(self, x):
+        return self.layer(x) * x.shape[0]
+
+
+def conditions_of(*arguments):
+    return Conditions.of(zoo.arguments([*arguments]))
+
+
+def test_conditions_of_a_command_line():
+    given = conditions_of("--dtype", "bf16", "--dynamic", "--option", "freeze=True", "--option", "numerics=eager")
+    assert given.options == (("freeze", True), ("numerics", "eager")) and str(given) == "bf16 dynamic freeze=True numerics=eager"
+    assert given.compiled(True) == {"dynamic": True, "options": {"freeze": True, "numerics": "eager"}}
+    assert given.compiled(False) == {"dynamic": True} and conditions_of().compiled(True) == {} and str(conditions_of()) == ""
+    with pytest.raises(SystemExit, match="NAME=VALUE"):
+        conditions_of("--option", "freeze")
+
+
+def test_models_under_conditions():
+    x = torch.randn(2, 2, 4, 5)
+    seen = []
+
+    def spy(module, inputs):
+        seen.extend(inputs)
+        return module
+
+    for arguments in (["--dtype", "bf16", "--channels-last"], ["--autocast"]):
+        subject = measure.Subject({"model": Scaled(), "args": (x,)}, False, "cpu", conditions_of(*arguments))
+        (out, *_) = subject.values(torch.compile(subject.model, backend=spy))
+        assert out.dtype == torch.bfloat16
+        assert all(value.dtype == torch.float64 for value in measure.exact_values(subject, subject.values(subject.model)))
+    images = [value for value in seen if value.shape == x.shape]
+    assert images[0].dtype == torch.bfloat16 and images[0].is_contiguous(memory_format=torch.channels_last)
+    assert images[1].dtype == torch.float32 and images[1].is_contiguous()
+
+
+def test_sizes_that_are_baked_in_are_noticed():
+    """A backend that keeps what it saw first, compared with twice the batch."""
+    subject = measure.Subject({"model": Scaled(), "args": (torch.randn(2, 2, 4, 5),)}, False, "cpu", conditions_of("--dynamic"))
+    row = {}
+    assert measure.judge_twice_the_batch(row, subject, subject.model, accuracy.TOLERANCE) == "" and row == {"twice_the_batch": "pass"}
+    row = {}
+    why = measure.judge_twice_the_batch(row, subject, lambda x: subject.model.layer(x) * 2, accuracy.TOLERANCE)
+    assert row["accuracy"] == "fail_accuracy" and why.startswith("with twice the batch")
