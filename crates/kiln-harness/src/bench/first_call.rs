@@ -88,9 +88,9 @@ pub fn run(arguments: &Arguments, outputs: &mut Outputs, python: &str) -> Outcom
                 let first = TorchPeer::start(python, SCRIPT)
                     .and_then(|mut peer| peer.setup(case.to_json(), case.threads, &["compile"]));
                 match first {
-                    Ok(seconds) => {
-                        print!(" {:>12.1}s", seconds[0]);
-                        Some(seconds[0])
+                    Ok(setup) => {
+                        print!(" {:>12.1}s", setup.first[0]);
+                        Some(setup.first[0])
                     }
                     Err(error) => {
                         print!("  {error}");

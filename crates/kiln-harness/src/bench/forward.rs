@@ -91,7 +91,7 @@ impl Case {
 pub type Function = Box<dyn Fn(&Tensor) -> Result<Tensor>>;
 
 /// Blocks of two widths and a four-layer transformer, both families, few tokens and many.
-fn cases(threads: &[usize]) -> Vec<Case> {
+pub fn cases(threads: &[usize]) -> Vec<Case> {
     let config = |family, hidden| match family {
         Family::Gpt => Config::gpt(4, hidden, hidden / 32, 1000, 256),
         Family::Llama => Config::llama(4, hidden, hidden / 32, 1000, 256),

@@ -97,7 +97,7 @@ pub fn plan(
         dtype: arguments.dtype().to_owned(),
         device: arguments.device.clone(),
         threads,
-        batch: arguments.batch,
+        batch: arguments.batch(),
         ahead: arguments.ahead,
         cache: arguments.cache.clone(),
         exact: arguments.exact,

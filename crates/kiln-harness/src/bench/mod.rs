@@ -11,6 +11,7 @@ mod control;
 mod conv;
 mod difference;
 mod direct;
+mod files;
 mod first_call;
 mod forward;
 mod html;
@@ -47,7 +48,7 @@ use peer::TorchPeer;
 use record::Record;
 use report::Row;
 use std::path::PathBuf;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use turns::Own;
 
 const EXAMPLES: &str = "\
@@ -64,7 +65,7 @@ Examples:
   kiln bench train --threads 2
   kiln bench train --device cuda --peer torch                       # GPT-2 and a ViT in bf16
   kiln bench vision --device cuda --dtype bf16 --batch 64 --peer torch
-  kiln bench conv --peer torch --filter \"ResNet 1×\" --threads 2
+  kiln bench conv --peer torch --batch 1 --threads 2                # convolutions of one image
   kiln bench ops --filter softmax --threads 1
   kiln bench blocks --filter q4 --threads 2
   kiln bench matmul --peer torch --python ~/torch/bin/python
@@ -93,9 +94,9 @@ pub struct Arguments {
     /// The weights of linear layers of a model: as-stored, int8, q8_0 or q4_k_m; quantised as they are loaded (decode, forward; not for GGUF files, and not beside peers)
     #[arg(long, default_value_t, value_name = "W")]
     weights: WeightFormat,
-    /// Texts or images at a time
-    #[arg(long, default_value_t = 1, value_parser = at_least::<1>)]
-    batch: usize,
+    /// Texts or images at a time (default: 1; conv: only the rows of so many, 1 or 8)
+    #[arg(long, value_parser = at_least::<1>)]
+    batch: Option<usize>,
     /// Height and width of an image (vision)
     #[arg(long, default_value_t = 224, value_parser = at_least::<1>)]
     image: usize,
@@ -141,9 +142,9 @@ pub struct Arguments {
     /// Folder of models: stories15M and GGUF files are taken from here (suite)
     #[arg(long)]
     models: Option<PathBuf>,
-    /// Minutes after which no peer is begun any more (suite)
-    #[arg(long, default_value_t = 60.0, value_parser = positive)]
-    minutes: f64,
+    /// Minutes after which no peer is begun any more (suite), torch.compile is left out (conv), no row is begun any more (never-slower; default there: 30, elsewhere 60)
+    #[arg(long, value_parser = positive)]
+    minutes: Option<f64>,
     /// Only cases whose name contains this
     #[arg(long, default_value = "")]
     filter: String,
@@ -198,9 +199,9 @@ enum Benchmark {
     Control,
     /// Whole training steps of a GPT and a ViT: forward, backward, AdamW
     Train,
-    /// Convolutions of networks, of one image and of eight, their gradients, pooling, resizing and norms; fails where compiled is slower than eager
+    /// Convolutions of networks, of one image and of eight, with weights as they are and packed, their gradients, blocks around them, pooling, resizing and norms; fails where compiled is slower than eager
     Conv,
-    /// Ops, products, convolutions, what is done with images and random graphs, compiled and eager; fails where compiled is slower
+    /// Ops, products, convolutions, what is done with images, networks, transformers and random graphs, compiled and eager, until its minutes are up; fails where compiled is slower
     NeverSlower,
     /// Forward passes and training steps of convolutional networks with random weights, the same ones as the peer's: ResNet, MobileNet, EfficientNet, ConvNeXt, a U-Net
     Vision,
@@ -246,8 +247,12 @@ impl Arguments {
     /// One side's turn where there is no model: the requested number of samples, unless that takes ten times as long as it
     /// should. A training step and a pass over many images are long; they may take as long as a model.
     fn turn(&self) -> Turn {
-        let long = matches!(self.what, Benchmark::Train | Benchmark::Vision);
-        let limit = if long { self.limit / self.turns as f64 } else { self.seconds * 10.0 };
+        let limit = match self.what {
+            Benchmark::Train | Benchmark::Vision => self.limit / self.turns as f64,
+            // Many rows, of which few are close.
+            Benchmark::NeverSlower => self.seconds * 2.0,
+            _ => self.seconds * 10.0,
+        };
         Turn { seconds: self.seconds, repeats: self.repeats.div_ceil(self.turns), limit }
     }
 
@@ -297,6 +302,18 @@ impl Arguments {
         self.dtype.as_deref().unwrap_or("f32")
     }
 
+    /// Texts or images at a time.
+    fn batch(&self) -> usize {
+        self.batch.unwrap_or(1)
+    }
+
+    /// When the minutes are up.
+    fn deadline(&self, default_minutes: f64) -> Result<Instant, Failure> {
+        let minutes = self.minutes.unwrap_or(default_minutes);
+        let end = Duration::try_from_secs_f64(minutes * 60.0).ok().and_then(|span| Instant::now().checked_add(span));
+        end.ok_or_else(|| Failure::unusable("--minutes takes a positive number"))
+    }
+
     /// The Python that has the peers.
     fn python(&self) -> String {
         self.python.clone().or_else(|| environment::PYTHON.get()).unwrap_or("python3".into())
@@ -344,7 +361,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
         Benchmark::FirstCall => return first_call::run(arguments, outputs, &python),
         Benchmark::Forward => return forward::run(arguments, outputs, &threads, start(peer::SCRIPT)?),
         Benchmark::Train => return train::run(arguments, outputs, &threads, start(train::PEER)?),
-        Benchmark::Conv => return conv::run(arguments, outputs, &threads, start(peer::SCRIPT)?),
+        Benchmark::Conv => return conv::run(arguments, outputs, &threads, start(conv::PEER)?),
         Benchmark::NeverSlower => return never_slower::run(arguments, outputs, &threads),
         Benchmark::Vision => return vision::run(arguments, outputs, &threads, start(vision::PEER)?),
         Benchmark::Control => return control::run(arguments, outputs, start(control::PEER)?),

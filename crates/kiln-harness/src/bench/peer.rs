@@ -42,6 +42,15 @@ pub fn can_start(python: &str) -> Result<(), Failure> {
     }
 }
 
+/// What a process says of a case that it built.
+#[derive(Debug, Clone, Default)]
+pub struct Setup {
+    /// Seconds of each mode's first call; NaN of one that is unknown.
+    pub first: Vec<f64>,
+    /// Why a mode will have no samples.
+    pub note: Option<String>,
+}
+
 /// A running PyTorch process.
 pub struct TorchPeer {
     python: String,
@@ -91,10 +100,11 @@ impl TorchPeer {
         }
     }
 
-    /// Builds a case; gives the seconds each mode's first call took.
-    pub fn setup(&mut self, case: Value, threads: usize, modes: &[&str]) -> Result<Vec<f64>, PeerError> {
+    /// Builds a case in some modes.
+    pub fn setup(&mut self, case: Value, threads: usize, modes: &[&str]) -> Result<Setup, PeerError> {
         let answer = self.ask(json!({"do": "setup", "case": case, "threads": threads, "modes": modes}))?;
-        Ok(modes.iter().map(|mode| answer[format!("{mode}_first_s")].as_f64().unwrap_or(f64::NAN)).collect())
+        let first = modes.iter().map(|mode| answer[format!("{mode}_first_s")].as_f64().unwrap_or(f64::NAN)).collect();
+        Ok(Setup { first, note: answer["note"].as_str().map(str::to_owned) })
     }
 
     /// Times one mode for a turn; gives seconds a call in the order they were taken.

@@ -79,13 +79,19 @@ fn geomean(values: Vec<f64>) -> Option<f64> {
     (!values.is_empty()).then(|| (values.iter().map(|v| v.ln()).sum::<f64>() / values.len() as f64).exp())
 }
 
+/// A ratio below which a row counts as clearly behind.
+const CLEARLY: f64 = 0.9;
+
 /// One line on how many times slower another side is.
 pub fn tell(name: &str, ratios: Vec<f64>) {
-    let behind = ratios.iter().filter(|r| **r < 1.0).count();
+    let below = |bound: f64| ratios.iter().filter(|r| **r < bound).count();
+    let (behind, clearly) = (below(1.0), below(CLEARLY));
     let worst = ratios.iter().copied().fold(f64::INFINITY, f64::min);
     let count = ratios.len();
     if let Some(mean) = geomean(ratios) {
-        println!("{name}: {mean:.2}× as fast (geometric mean of {count}), behind on {behind}, worst {worst:.2}×");
+        println!(
+            "{name}: {mean:.2}× as fast (geometric mean of {count}), behind on {behind} ({clearly} below {CLEARLY}), worst {worst:.2}×"
+        );
     }
 }
 

@@ -13,7 +13,6 @@ use kiln_llm::WeightFormat;
 use kiln_terminal::failure::{Failure, Outcome};
 use kiln_terminal::{Align, Paint, Table, format};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 
 /// One comparison of the suite.
 struct Case {
@@ -73,9 +72,7 @@ struct Verdict {
 
 /// Runs every case, writing the files anew after each.
 pub fn run(arguments: &Arguments, outputs: &mut Outputs) -> Outcome {
-    let minutes = Duration::try_from_secs_f64(arguments.minutes * 60.0)
-        .map_err(|_| Failure::unusable("--minutes takes a positive number"))?;
-    let deadline = Instant::now() + minutes;
+    let deadline = arguments.deadline(60.0)?;
     sides::can_start(&roles(arguments, "decode")?, &arguments.python())?;
     let threads = arguments.threads.first().copied().unwrap_or_else(machine::cores);
     let (cases, dtype): (&[Case], DType) = match arguments.device.as_str() {

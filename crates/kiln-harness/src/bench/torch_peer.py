@@ -22,41 +22,6 @@ def rope(x, cos, sin):
     return x * cos + rotated * sin
 
 
-def conv(case, r):
-    """A convolution, its transpose, a gradient, or a block around it."""
-    x, w, groups, part = case["shape"], case["weight"], case["groups"], case["part"]
-    spatial = len(x) - 2
-    stride, padding, ones = [case["stride"]] * spatial, [case["padding"]] * spatial, [1] * spatial
-    f = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}[spatial]
-    transposed = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3d}[spatial]
-    apply = lambda x, w, b=None: f(x, w, b, stride, padding, 1, groups)
-    per_channel = lambda v: v.view(1, -1, *ones)
-    norm = lambda x, scale, shift: x * per_channel(scale) + per_channel(shift)
-    if part == "forward":
-        return apply, [r(*x), r(*w), r(w[0])]
-    if part == "transposed":
-        return lambda x, w, b: transposed(x, w, b, stride, padding, 0, groups), [r(*x), r(*w), r(w[1] * groups)]
-    if part.endswith("gradient"):
-        y = apply(r(*x), r(*w))
-        wanted = [part == "input gradient", part == "weight gradient", False]
-        back = lambda x, w, g: torch.ops.aten.convolution_backward(
-            g, x, w, None, stride, padding, ones, False, [0] * spatial, groups, wanted)
-        return back, [r(*x), r(*w), r(*y.shape)]
-    if part == "trained layer":
-        trained = lambda x, w, s, b: F.relu(F.batch_norm(apply(x, w), None, None, s, b, training=True))
-        return trained, [r(*x), r(*w), r(w[0]), r(w[0])]
-    if part == "basic block":
-        def basic(x, w1, s1, b1, w2, s2, b2):
-            return F.relu(norm(apply(F.relu(norm(apply(x, w1), s1, b1)), w2), s2, b2) + x)
-        return basic, [r(*x), r(*w), r(w[0]), r(w[0]), r(*w), r(w[0]), r(w[0])]
-    def inverted(x, w1, s1, b1, w2, s2, b2, w3, s3, b3):
-        y = F.relu6(norm(f(x, w1), s1, b1))
-        y = F.relu6(norm(apply(y, w2), s2, b2))
-        return norm(f(y, w3), s3, b3) + x
-    c, inner = x[1], w[0]
-    return inverted, [r(*x), r(inner, c, 1, 1), r(inner), r(inner), r(*w), r(inner), r(inner), r(c, inner, 1, 1), r(c), r(c)]
-
-
 def aten(case):
     """A call of an op with the arguments of a row of census.txt."""
     g = torch.Generator().manual_seed(0)
@@ -96,55 +61,6 @@ def aten(case):
     return call, tensors
 
 
-def image(case, r):
-    """Pooling, resizing or a norm of images, alone or with the gradient in them."""
-    a, shape, op, gradient = torch.ops.aten, case["shape"], case["op"], case["gradient"]
-    n, c, h, w = shape
-    twice, pixels = [2 * h, 2 * w], h * w
-    pools = {"max pool 3×3 s2": (3, 2, 1), "max pool 2×2": (2, 2, 0), "avg pool 2×2": (2, 2, 0), "avg pool 3×3 s1": (3, 1, 1)}
-    adaptive = {"global avg pool": 1, "adaptive avg pool to 7": 7}
-    if op in pools:
-        k, s, p = ([i] * 2 for i in pools[op])
-        if op.startswith("max"):
-            def forward(x): return F.max_pool2d(x, k, s, p)
-            def both(x, g):
-                y, i = a.max_pool2d_with_indices(x, k, s, p)
-                return y, a.max_pool2d_with_indices_backward(g, x, k, s, p, [1, 1], False, i)
-        else:
-            def forward(x): return F.avg_pool2d(x, k, s, p)
-            def both(x, g): return forward(x), a.avg_pool2d_backward(g, x, k, s, p, False, True, None)
-    elif op in adaptive:
-        def forward(x): return F.adaptive_avg_pool2d(x, adaptive[op])
-        def both(x, g): return forward(x), a._adaptive_avg_pool2d_backward(g, x)
-    elif op == "nearest ×2":
-        def forward(x): return F.interpolate(x, scale_factor=2.0, mode="nearest")
-        def both(x, g): return forward(x), a.upsample_nearest2d_backward(g, twice, shape, 2.0, 2.0)
-    elif op in ("bilinear ×2", "bicubic ×2"):
-        mode = op.split()[0]
-        back = getattr(a, f"upsample_{mode}2d_backward")
-        def forward(x): return F.interpolate(x, scale_factor=2.0, mode=mode)
-        def both(x, g): return forward(x), back(g, twice, shape, False, 2.0, 2.0)
-    elif op == "pixel shuffle ×2":
-        def forward(x): return F.pixel_shuffle(x, 2)
-        def both(x, g): return forward(x), F.pixel_unshuffle(g, 2)
-    else:
-        if op == "batch norm of training":
-            norm = lambda x, w, b: a.native_batch_norm(x, w, b, None, None, True, 0.1, 1e-5)
-            back = lambda g, x, m, v, w: a.native_batch_norm_backward(g, x, w, None, None, m, v, True, 1e-5, [True, False, False])[0]
-        else:
-            groups = 32 if op == "group norm" else c
-            norm = lambda x, w, b: a.native_group_norm(x, w, b, n, c, pixels, groups, 1e-5)
-            back = lambda g, x, m, v, w: a.native_group_norm_backward(g, x, m, v, w, n, c, pixels, groups, [True, False, False])[0]
-        def forward(x, w, b): return norm(x, w, b)[0]
-        def both(x, w, b, g):
-            y, m, v = norm(x, w, b)
-            return y, back(g, x, m, v, w)
-        values = [r(*shape), r(c), r(c)]
-        return (both, values + [r(*shape)]) if gradient else (forward, values)
-    x = r(*shape)
-    return (both, [x, r(*forward(x).shape)]) if gradient else (forward, [x])
-
-
 def build(case):
     """Function and inputs of a case."""
     if case["kind"] == "aten":
@@ -154,12 +70,6 @@ def build(case):
     kind, shape, dt = case["kind"], case["shape"], DTYPES[case["dtype"]]
     g = torch.Generator().manual_seed(0)
     r = lambda *s, d=dt: torch.randn(*s, generator=g).to(d)
-    if kind == "conv":
-        f, inputs = conv(case, r)
-        last = lambda x: x.to(memory_format=torch.channels_last) if case["last"] and x.dim() == 4 else x
-        return f, [last(x) for x in inputs]
-    if kind == "image":
-        return image(case, r)
     if kind == "gelu":
         return lambda x, w, b: F.gelu(x, approximate="tanh") * w + b, [r(*shape), r(shape[-1]), r(shape[-1])]
     if kind == "rms_norm":

@@ -2,7 +2,7 @@
 
 use super::Arguments;
 use super::clock::{Timing, time, together};
-use super::peer::TorchPeer;
+use super::peer::{Setup, TorchPeer};
 use kiln_terminal::failure::Failure;
 use serde_json::Value;
 
@@ -27,8 +27,7 @@ impl<'a> Own<'a> {
 /// What the modes of a peer gave.
 #[derive(Debug)]
 pub struct Torch {
-    /// Seconds of each mode's first call; NaN of one that is unknown.
-    first: Vec<f64>,
+    setup: Setup,
     timings: Vec<Option<Timing>>,
     /// Why there is nothing.
     pub error: Option<String>,
@@ -37,7 +36,12 @@ pub struct Torch {
 impl Torch {
     /// Seconds of the first call of a mode, by its number; NaN where there was none.
     pub fn first(&self, mode: usize) -> f64 {
-        self.first.get(mode).copied().unwrap_or(f64::NAN)
+        self.setup.first.get(mode).copied().unwrap_or(f64::NAN)
+    }
+
+    /// Why a mode has no samples although the others have.
+    pub fn note(&self) -> Option<&str> {
+        self.setup.note.as_deref()
     }
 
     /// The calls of a mode, by its number; `None` where there were none.
@@ -50,17 +54,18 @@ impl Torch {
 pub struct Peer<'a> {
     process: Option<&'a mut TorchPeer>,
     modes: &'a [&'a str],
-    first: Vec<f64>,
+    setup: Setup,
     error: Option<String>,
 }
 
 impl<'a> Peer<'a> {
     /// Builds the case, if there is a process.
     pub fn setup(process: Option<&'a mut TorchPeer>, case: Value, threads: usize, modes: &'a [&'a str]) -> Peer<'a> {
-        let Some(process) = process else { return Peer { process: None, modes, first: Vec::new(), error: None } };
+        let none = Setup::default();
+        let Some(process) = process else { return Peer { process: None, modes, setup: none, error: None } };
         match process.setup(case, threads, modes) {
-            Ok(first) => Peer { process: Some(process), modes, first, error: None },
-            Err(error) => Peer { process: None, modes, first: Vec::new(), error: Some(error.to_string()) },
+            Ok(setup) => Peer { process: Some(process), modes, setup, error: None },
+            Err(error) => Peer { process: None, modes, setup: none, error: Some(error.to_string()) },
         }
     }
 }
@@ -79,7 +84,7 @@ pub fn take<const N: usize>(
 
 /// The same for any number of sides.
 pub fn take_all(arguments: &Arguments, mut own: Vec<Own<'_>>, peer: Peer<'_>) -> Result<(Vec<Timing>, Torch), Failure> {
-    let Peer { mut process, modes, first, mut error } = peer;
+    let Peer { mut process, modes, setup, mut error } = peer;
     let turn = arguments.turn();
     let (mut mine, mut theirs) = (vec![Vec::new(); own.len()], vec![Vec::new(); modes.len()]);
     for _ in 0..arguments.turns {
@@ -88,6 +93,7 @@ pub fn take_all(arguments: &Arguments, mut own: Vec<Own<'_>>, peer: Peer<'_>) ->
         }
         for (mode, samples) in modes.iter().zip(&mut theirs) {
             match process.as_deref_mut().map(|process| process.time(mode, &turn)) {
+                Some(Ok(times)) if times.is_empty() => {}
                 Some(Ok(times)) => samples.push(times),
                 // The others go on without it.
                 Some(Err(cause)) => (process, error) = (None, Some(cause.to_string())),
@@ -97,5 +103,5 @@ pub fn take_all(arguments: &Arguments, mut own: Vec<Own<'_>>, peer: Peer<'_>) ->
     }
     let timing = |turns: &Vec<Vec<f64>>| (!turns.is_empty()).then(|| together(turns));
     let timings = theirs.iter().map(timing).collect();
-    Ok((mine.iter().map(|turns| together(turns)).collect(), Torch { first, timings, error }))
+    Ok((mine.iter().map(|turns| together(turns)).collect(), Torch { setup, timings, error }))
 }

@@ -1,4 +1,4 @@
-//! The convolutions that are measured, as networks have them.
+//! One convolution that is measured, alone or in a block of a network, and its graph.
 
 use kiln_ir::build::{self, ConvOptions, Emit, GraphBuilder};
 use kiln_ir::{ConvDims, DType, Error, Graph, NodeId, Op, TensorType};
@@ -14,6 +14,8 @@ pub struct Work {
     pub dtype: DType,
     /// Operations, two a multiply-add; zero where memory is what counts.
     pub operations: f64,
+    /// Whether all inputs but the first are weights, which are packed beforehand on one side more.
+    pub has_weights: bool,
     /// For the peer.
     pub json: Value,
     /// Builds the graph.
@@ -28,6 +30,7 @@ impl From<Case> for Work {
             batch: case.x[0],
             dtype: case.dtype,
             operations: case.operations(),
+            has_weights: case.has_weights(),
             json: case.to_json(),
             graph: Box::new(move || Ok(case.graph()?)),
         }
@@ -51,6 +54,11 @@ pub enum Part {
     Basic,
     /// 1×1 to more channels, this depthwise convolution, 1×1 back, with batch norms, ReLU6 and a residual: a MobileNet's block.
     Inverted,
+    /// This depthwise convolution with batch norm and SiLU; its mean goes through two 1×1 ones (to a 24th of the channels and back) and a
+    /// sigmoid and scales it; 1×1 to a sixth of the channels with batch norm: the end of an EfficientNet's block.
+    SqueezeExcite,
+    /// Group norm, SiLU and this convolution, twice, and the input added: a diffusion network's block.
+    Residual,
 }
 
 impl Part {
@@ -63,9 +71,14 @@ impl Part {
             Part::Trained => "trained layer",
             Part::Basic => "basic block",
             Part::Inverted => "inverted residual",
+            Part::SqueezeExcite => "squeeze-excite",
+            Part::Residual => "group norm residual",
         }
     }
 }
+
+/// Groups of the norms of [`Part::Residual`].
+const NORM_GROUPS: usize = 32;
 
 /// One row of the table.
 #[derive(Debug, Clone)]
@@ -99,6 +112,7 @@ impl Case {
         let sizes = |sizes: &[usize]| sizes.iter().map(usize::to_string).collect::<Vec<_>>().join("×");
         let (channels, outputs) = match self.part {
             Part::Transposed => (self.w[0], self.w[1] * self.groups),
+            Part::SqueezeExcite => (self.w[0], self.squeezed()[1]),
             _ => (self.w[1] * self.groups, self.w[0]),
         };
         let mut name = format!("{} {}×{channels}→{outputs} {}", self.network, self.x[0], sizes(&self.w[2..]));
@@ -126,6 +140,7 @@ impl Case {
         json!({
             "kind": "conv", "part": self.part.name(), "shape": self.x, "weight": self.w, "stride": self.stride,
             "padding": self.padding, "groups": self.groups, "dtype": self.dtype.to_string(), "last": self.last,
+            "has_weights": self.has_weights(),
         })
     }
 
@@ -144,6 +159,16 @@ impl Case {
         [self.x[0], self.w[0]].into_iter().chain((2..self.x.len()).map(places)).collect()
     }
 
+    /// Channels between the two 1×1 convolutions of [`Part::SqueezeExcite`], and those of its result.
+    fn squeezed(&self) -> [usize; 2] {
+        [self.w[0] / 24, self.w[0] / 6]
+    }
+
+    /// Whether weights are all but the first input, which a network holds and a compiler may pack.
+    pub fn has_weights(&self) -> bool {
+        !matches!(self.part, Part::InputGradient | Part::WeightGradient | Part::Trained)
+    }
+
     /// Operations, two a multiply-add.
     pub fn operations(&self) -> f64 {
         let weights: usize = self.w.iter().product();
@@ -153,7 +178,12 @@ impl Case {
         };
         let one = 2.0 * (weights * places * self.x[0]) as f64;
         match self.part {
-            Part::Basic => 2.0 * one,
+            Part::Basic | Part::Residual => 2.0 * one,
+            Part::SqueezeExcite => {
+                let pixels: usize = self.result()[2..].iter().product();
+                let (channels, [squeezed, outputs]) = (self.w[0], self.squeezed());
+                one + 2.0 * (self.x[0] * channels * (2 * squeezed + pixels * outputs)) as f64
+            }
             Part::Inverted => {
                 let pixels: usize = self.x[2..].iter().product();
                 one + 4.0 * (self.x[0] * self.x[1] * self.w[0] * pixels) as f64
@@ -239,6 +269,37 @@ impl Case {
                 let y = norm(&mut b, y, self.x[1])?;
                 build::add(&mut b, &y, &x)?
             }
+            Part::SqueezeExcite => {
+                let (x, point, channels) = (input(&mut b, &self.x)?, ConvOptions::new(2), self.w[0]);
+                let [squeezed, outputs] = self.squeezed();
+                let w = input(&mut b, &self.w)?;
+                let y = build::conv(&mut b, &x, &w, None, &options)?;
+                let y = norm(&mut b, y, channels)?;
+                let y = build::silu(&mut b, &y)?;
+                let mut gate = build::mean(&mut b, &y, &[2, 3], true)?;
+                for (from, to) in [(channels, squeezed), (squeezed, channels)] {
+                    let w = input(&mut b, &[to, from, 1, 1])?;
+                    let bias = input(&mut b, &[to])?;
+                    gate = build::conv(&mut b, &gate, &w, Some(&bias), &point)?;
+                    gate = if to < from { build::silu(&mut b, &gate)? } else { build::sigmoid(&mut b, &gate)? };
+                }
+                let y = build::mul(&mut b, &y, &gate)?;
+                let w = input(&mut b, &[outputs, channels, 1, 1])?;
+                let y = build::conv(&mut b, &y, &w, None, &point)?;
+                norm(&mut b, y, outputs)?
+            }
+            Part::Residual => {
+                let x = input(&mut b, &self.x)?;
+                let mut y = x;
+                for _ in 0..2 {
+                    let (scale, shift) = (input(&mut b, &self.x[1..2])?, input(&mut b, &self.x[1..2])?);
+                    y = build::group_norm(&mut b, &y, NORM_GROUPS, Some(&scale), Some(&shift), 1e-5)?;
+                    y = build::silu(&mut b, &y)?;
+                    let (w, bias) = (input(&mut b, &self.w)?, input(&mut b, &self.w[..1])?);
+                    y = build::conv(&mut b, &y, &w, Some(&bias), &options)?;
+                }
+                build::add(&mut b, &y, &x)?
+            }
         };
         let y = if self.last { build::permute(&mut b, &y, &[0, 2, 3, 1])? } else { y };
         b.output(y);
@@ -256,112 +317,4 @@ fn norm(b: &mut GraphBuilder, x: NodeId, channels: usize) -> Result<NodeId, Erro
     let (scale, shift) = (parameter()?, parameter()?);
     let y = build::mul(b, &x, &scale)?;
     build::add(b, &y, &shift)
-}
-
-/// A convolution of a batch of square images with a square kernel: channels, results, pixels, taps, stride, padding, groups.
-type Square = (&'static str, Part, [usize; 7]);
-
-const SQUARES: &[Square] = &[
-    ("ResNet", Part::Forward, [3, 64, 224, 7, 2, 3, 1]),
-    ("ResNet", Part::Forward, [64, 64, 56, 1, 1, 0, 1]),
-    ("ResNet", Part::Forward, [64, 64, 56, 3, 1, 1, 1]),
-    ("ResNet", Part::Forward, [128, 128, 28, 3, 1, 1, 1]),
-    ("ResNet", Part::Forward, [256, 256, 14, 3, 1, 1, 1]),
-    ("ResNet", Part::Forward, [512, 512, 7, 3, 1, 1, 1]),
-    ("ResNet", Part::Forward, [128, 128, 56, 3, 2, 1, 1]),
-    ("ResNet", Part::Forward, [256, 512, 56, 1, 2, 0, 1]),
-    ("ResNet", Part::Forward, [512, 512, 14, 3, 2, 1, 1]),
-    ("ResNet", Part::Forward, [1024, 256, 14, 1, 1, 0, 1]),
-    ("ResNet", Part::Basic, [64, 64, 56, 3, 1, 1, 1]),
-    ("ResNet", Part::Basic, [256, 256, 14, 3, 1, 1, 1]),
-    ("CIFAR ResNet", Part::Trained, [16, 16, 32, 3, 1, 1, 1]),
-    ("CIFAR ResNet", Part::Trained, [3, 16, 32, 3, 1, 1, 1]),
-    ("ResNet", Part::Trained, [64, 64, 56, 3, 1, 1, 1]),
-    ("MobileNetV2", Part::Forward, [3, 32, 224, 3, 2, 1, 1]),
-    ("MobileNetV2", Part::Forward, [32, 32, 112, 3, 1, 1, 32]),
-    ("MobileNetV2", Part::Forward, [144, 144, 56, 3, 1, 1, 144]),
-    ("MobileNetV2", Part::Forward, [96, 96, 112, 3, 2, 1, 96]),
-    ("MobileNetV2", Part::Forward, [576, 576, 14, 3, 2, 1, 576]),
-    ("MobileNetV2", Part::Forward, [960, 960, 7, 3, 1, 1, 960]),
-    ("MobileNetV2", Part::Inverted, [32, 192, 28, 3, 1, 1, 192]),
-    ("MobileNetV2", Part::Inverted, [96, 576, 14, 3, 1, 1, 576]),
-    ("MobileNetV3", Part::Forward, [672, 672, 14, 5, 1, 2, 672]),
-    ("EfficientNet", Part::Forward, [240, 240, 28, 5, 2, 2, 240]),
-    ("ConvNeXt", Part::Forward, [3, 96, 224, 4, 4, 0, 1]),
-    ("ConvNeXt", Part::Forward, [96, 96, 56, 7, 1, 3, 96]),
-    ("ConvNeXt", Part::Forward, [384, 384, 14, 7, 1, 3, 384]),
-    ("ConvNeXt", Part::Forward, [96, 192, 56, 2, 2, 0, 1]),
-    ("RegNetY", Part::Forward, [152, 152, 28, 3, 1, 1, 19]),
-    ("ResNeXt", Part::Forward, [128, 128, 56, 3, 1, 1, 32]),
-    ("ResNeXt", Part::Forward, [512, 512, 14, 3, 1, 1, 32]),
-    ("ResNeXt", Part::Forward, [256, 256, 56, 3, 2, 1, 32]),
-    ("U-Net", Part::Forward, [320, 320, 32, 3, 1, 1, 1]),
-    ("U-Net", Part::Transposed, [128, 64, 32, 2, 2, 0, 1]),
-    ("GAN", Part::Transposed, [256, 128, 16, 4, 2, 1, 1]),
-    ("VAE", Part::Forward, [128, 128, 64, 3, 1, 1, 1]),
-    ("VAE", Part::Forward, [128, 3, 128, 3, 1, 1, 1]),
-    ("ResNet", Part::InputGradient, [64, 64, 56, 3, 1, 1, 1]),
-    ("ResNet", Part::InputGradient, [128, 128, 56, 3, 2, 1, 1]),
-    ("ResNet", Part::InputGradient, [256, 256, 14, 3, 1, 1, 1]),
-    ("ResNet", Part::WeightGradient, [64, 64, 56, 3, 1, 1, 1]),
-    ("ResNet", Part::WeightGradient, [128, 128, 56, 3, 2, 1, 1]),
-    ("ResNet", Part::WeightGradient, [256, 256, 14, 3, 1, 1, 1]),
-    ("MobileNetV2", Part::InputGradient, [144, 144, 56, 3, 1, 1, 144]),
-    ("MobileNetV2", Part::WeightGradient, [144, 144, 56, 3, 1, 1, 144]),
-];
-
-/// Convolutions that are measured in other layouts and types as well: numbers as above.
-const VARIED: &[(&str, [usize; 7])] = &[
-    ("ResNet", [3, 64, 224, 7, 2, 3, 1]),
-    ("ResNet", [64, 64, 56, 1, 1, 0, 1]),
-    ("ResNet", [64, 64, 56, 3, 1, 1, 1]),
-    ("ResNet", [256, 256, 14, 3, 1, 1, 1]),
-    ("ResNet", [512, 512, 7, 3, 1, 1, 1]),
-    ("ResNet", [128, 128, 56, 3, 2, 1, 1]),
-    ("ResNet", [1024, 256, 14, 1, 1, 0, 1]),
-    ("MobileNetV2", [3, 32, 224, 3, 2, 1, 1]),
-    ("MobileNetV2", [144, 144, 56, 3, 1, 1, 144]),
-    ("MobileNetV2", [576, 576, 14, 3, 2, 1, 576]),
-    ("ConvNeXt", [96, 96, 56, 7, 1, 3, 96]),
-    ("RegNetY", [152, 152, 28, 3, 1, 1, 19]),
-    ("ResNeXt", [128, 128, 56, 3, 1, 1, 32]),
-    ("ResNeXt", [512, 512, 14, 3, 1, 1, 32]),
-    ("U-Net", [320, 320, 32, 3, 1, 1, 1]),
-];
-
-/// Type and layout of each of them.
-const VARIANTS: [(DType, bool); 4] =
-    [(DType::F32, true), (DType::Bf16, false), (DType::Bf16, true), (DType::F16, false)];
-
-/// All rows, of one image and of eight.
-pub fn all(threads: &[usize]) -> Vec<Case> {
-    let mut cases = Vec::new();
-    for (&threads, batch) in threads.iter().flat_map(|threads| [(threads, 1), (threads, 8)]) {
-        for &(network, part, [channels, outputs, pixels, taps, stride, padding, groups]) in SQUARES {
-            let w = match part {
-                Part::Transposed => [channels, outputs / groups, taps, taps],
-                Part::Inverted => [outputs, 1, taps, taps],
-                _ => [outputs, channels / groups, taps, taps],
-            };
-            let x = vec![batch, channels, pixels, pixels];
-            let (dtype, last) = (DType::F32, false);
-            cases.push(Case { network, part, x, w: w.into(), stride, padding, groups, dtype, last, threads });
-        }
-        for (dtype, last) in VARIANTS {
-            for &(network, [channels, outputs, pixels, taps, stride, padding, groups]) in VARIED {
-                let (part, x) = (Part::Forward, vec![batch, channels, pixels, pixels]);
-                let w = vec![outputs, channels / groups, taps, taps];
-                cases.push(Case { network, part, x, w, stride, padding, groups, dtype, last, threads });
-            }
-        }
-        let mut other = |network, x: &[usize], w: &[usize], stride, padding| {
-            let (part, x, w) = (Part::Forward, [&[batch], x].concat(), w.to_vec());
-            let (groups, dtype, last) = (1, DType::F32, false);
-            cases.push(Case { network, part, x, w, stride, padding, groups, dtype, last, threads });
-        };
-        other("Whisper", &[80, 3000], &[384, 80, 3], 1, 1);
-        other("Whisper", &[384, 3000], &[384, 384, 3], 2, 1);
-        other("3-D", &[16, 16, 32, 32], &[32, 16, 3, 3, 3], 1, 1);
-    }
-    cases
 }

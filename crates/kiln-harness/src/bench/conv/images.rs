@@ -40,6 +40,7 @@ pub fn all(threads: &[usize]) -> Vec<Work> {
                     batch,
                     dtype: DType::F32,
                     operations: 0.0,
+                    has_weights: false,
                     json: json!({"kind": "image", "op": kind, "gradient": gradient, "shape": shape, "dtype": "f32"}),
                     graph: Box::new(move || graph(kind, &shape, gradient)),
                 });

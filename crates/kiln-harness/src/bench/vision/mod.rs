@@ -1,11 +1,12 @@
 //! `kiln bench vision`: whole convolutional networks with random weights, eager and in the modes of compilation, with PyTorch's eager,
 //! channels-last and compiled ones beside them, which have the same weights and inputs and have to give the same answers.
 
-mod networks;
+pub mod networks;
 mod resnet;
 
 use super::clock::{Timing, seconds};
 use super::difference::difference;
+use super::files::Files;
 use super::llm::options;
 use super::outputs::Outputs;
 use super::peer::TorchPeer;
@@ -16,7 +17,6 @@ use kiln::{Compiled, DType, Device, Options, Tensor, safetensors};
 use kiln_terminal::failure::{Failure, Outcome};
 use networks::{Function, Network};
 use serde_json::json;
-use std::path::PathBuf;
 
 /// The script that runs the same networks in PyTorch.
 pub const PEER: &str = concat!(include_str!("../peers/lines.py"), include_str!("torch_vision.py"));
@@ -61,7 +61,7 @@ pub fn run(arguments: &Arguments, outputs: &mut Outputs, threads: &[usize], mut 
     };
     let (mut all, mut against) = (Vec::new(), Vec::new());
     for network in networks.into_iter().filter(|network| network.name().contains(&arguments.filter)) {
-        let case = Case { network, batch: arguments.batch, image: arguments.image, dtype, device, threads };
+        let case = Case { network, batch: arguments.batch(), image: arguments.image, dtype, device, threads };
         let records = measure(&case, arguments, peer.as_mut())?;
         table::print(&records);
         let best = best_kiln(&records).zip(best_peer(&records));
@@ -103,15 +103,16 @@ fn measure(
         let (y, first) = seconds(|| run.call(&inputs))?;
         sides.push(Side { mode: mode.clone(), difference: difference(&y, &eager)?, first, run });
     }
-    let files = Files::new()?;
+    let files = Files::new("vision")?;
+    let file = |name: &str| files.path(&format!("{name}.safetensors"));
     let mut asked = network.to_json();
     if peer.is_some() {
         let host = |tensor: &Tensor| tensor.to_device(Device::Cpu)?.contiguous();
         let inputs = inputs.iter().map(host).collect::<kiln::Result<Vec<_>>>()?;
-        safetensors::save(files.path("weights"), &weights)?;
-        safetensors::save(files.path("inputs"), inputs.iter().enumerate().map(|(i, x)| (i.to_string(), x)))?;
+        safetensors::save(file("weights"), &weights)?;
+        safetensors::save(file("inputs"), inputs.iter().enumerate().map(|(i, x)| (i.to_string(), x)))?;
         for name in ["weights", "inputs", "answer"] {
-            asked[name] = json!(files.path(name));
+            asked[name] = json!(file(name));
         }
         asked["device"] = json!(if device == Device::Cpu { "cpu" } else { "cuda" });
     }
@@ -147,7 +148,9 @@ fn measure(
         records.push(record);
     }
     let version = peer.filter(|_| version).map(|peer| format!("torch {}", peer.version));
-    let answered = files.answer().map(|answer| difference(&eager, &answer)).transpose()?;
+    // What the peer wrote.
+    let answer = safetensors::load(file("answer"), Device::Cpu).ok().and_then(|mut found| found.remove("answer"));
+    let answered = answer.map(|answer| difference(&eager, &answer)).transpose()?;
     for (number, mode) in modes.iter().enumerate() {
         if let Some(timing) = torch.timing(number) {
             let mut record = torch_record(&subject, mode, &timing, torch.first(number));
@@ -178,31 +181,4 @@ fn is_wanted(arguments: &Arguments, mode: &str) -> bool {
     let named = |asked: &String| asked == mode || asked.strip_prefix("torch:") == Some(mode);
     let asked = arguments.peer_modes.is_empty() || arguments.peer_modes.iter().any(named);
     asked && !(compiled && arguments.no_torch_compile)
-}
-
-/// A folder through which both sides get the same numbers; removed at the end.
-struct Files(PathBuf);
-
-impl Files {
-    fn new() -> std::io::Result<Files> {
-        let folder = std::env::temp_dir().join(format!("kiln-vision-{}", std::process::id()));
-        std::fs::create_dir_all(&folder)?;
-        Ok(Files(folder))
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.0.join(format!("{name}.safetensors"))
-    }
-
-    /// What the peer wrote.
-    fn answer(&self) -> Option<Tensor> {
-        safetensors::load(self.path("answer"), Device::Cpu).ok()?.remove("answer")
-    }
-}
-
-impl Drop for Files {
-    fn drop(&mut self) {
-        // A folder that stays is no reason to fail.
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
 }
