@@ -14,7 +14,8 @@ fn assert_close(got: &Tensor, expected: &Tensor, what: &str) {
     }
 }
 
-type Turn = Arc<dyn Fn(&(Tensor, Tensor)) -> Result<(Tensor, (Tensor, Tensor))> + Send + Sync>;
+type Results = Result<(Tensor, (Tensor, Tensor))>;
+type Turn = Arc<dyn Fn(&(Tensor, Tensor)) -> Results + Send + Sync>;
 
 /// Without a row there is what is carried as it was, and stacks of nothing, whose shape is that of what a turn gives.
 #[test]
@@ -50,7 +51,7 @@ fn a_scan_of_no_rows_gives_what_it_began_with() -> Result<()> {
         let fixed = compile(move |(h, x): &(Tensor, Tensor)| inside.call(h.mul(2.0)?, x.clone()));
         let options = Options { dynamic: Dynamic::range("t", 0..=9).at(1, 0).into(), ..Options::default() };
         let wide = compile_with(move |(h, x): &(Tensor, Tensor)| ranged.call(h.mul(2.0)?, x.clone()), options);
-        let runs: [&dyn Fn(&Tensor) -> Result<(Tensor, (Tensor, Tensor))>; 3] =
+        let runs: [&dyn Fn(&Tensor) -> Results; 3] =
             [&|x| eager.call(start.mul(2.0)?, x.clone()), &|x| fixed.call(&(start.clone(), x.clone())), &|x| {
                 wide.call(&(start.clone(), x.clone()))
             }];
@@ -309,7 +310,7 @@ fn what_is_scattered_into_stays_in_its_place() -> Result<()> {
     Ok(())
 }
 
-/// A bounded loop ends soon after its condition fails: segments of turns that are not needed do not run.
+/// A bounded loop ends soon after its condition fails: chunks of turns that are not needed do not run.
 #[test]
 fn a_bounded_loop_of_many_turns_is_as_long_as_it_has_to_be() -> Result<()> {
     let factor = Var::new(&Tensor::full((), 0.3, DType::F32, Device::Cpu)?).requires_grad(true);

@@ -17,26 +17,36 @@ const DEPTH: usize = 3;
 
 /// The program of a seed.
 pub fn generate(seed: u64) -> Program {
-    let program = generate_with_cuts(seed);
+    let program = generate_with_turns(seed);
     let mut make = Make { random: Random(seed ^ 0x6e75_6d62_6572_735f), nested: 0, parts: 0 };
     match make.chance(0.25) {
-        true => Program { body: make.with_reads(&program.body, Make::float), ..program },
+        true => Program { body: make.with_more(&program.body, Make::float), ..program },
         false => program,
     }
 }
 
 /// The program of a seed, but for numbers that are guarded by outcomes.
+fn generate_with_turns(seed: u64) -> Program {
+    let program = generate_with_cuts(seed);
+    let mut make = Make { random: Random(seed ^ 0x7475_726e_735f_6b65), nested: 0, parts: 0 };
+    match make.chance(0.2) {
+        true => Program { body: make.with_more(&program.body, Make::turns), ..program },
+        false => program,
+    }
+}
+
+/// The same, but for scans that keep few states or have no rows.
 fn generate_with_cuts(seed: u64) -> Program {
     let program = generate_with_variables(seed);
     let mut make = Make { random: Random(seed ^ 0x7369_7a65_735f_7264), nested: 0, parts: 0 };
     let cut = |make: &mut Make| Statement::Let(Expression::Cut(make.place(), make.place()));
     match make.chance(0.2) {
-        true => Program { body: make.with_reads(&program.body, cut), ..program },
+        true => Program { body: make.with_more(&program.body, cut), ..program },
         false => program,
     }
 }
 
-/// The program of a seed, but for elements that are read as sizes or as numbers that are guarded by outcomes.
+/// The same, but for elements that are read as sizes.
 pub fn generate_with_variables(seed: u64) -> Program {
     let program = generate_plain(seed);
     let mut make = Make { random: Random(seed ^ 0x6f77_6e5f_7661_7273), nested: 0, parts: 0 };
@@ -190,30 +200,47 @@ impl Make {
         }
     }
 
-    /// A block with a statement or two more, which read elements.
-    fn with_reads(&mut self, block: &Block, read: fn(&mut Make) -> Statement) -> Block {
+    /// A block with a statement or two more, in it or in blocks inside of it.
+    fn with_more(&mut self, block: &Block, make: fn(&mut Make) -> Statement) -> Block {
         let mut statements = block.to_vec();
         for _ in 0..1 + self.below(2) {
-            let added = read(self);
+            let added = make(self);
             let at = self.below(statements.len() + 1);
             match statements.get(at) {
                 Some(Statement::If(test, then, otherwise)) if self.chance(0.7) => {
-                    statements[at] = Statement::If(test.clone(), self.with_reads(then, read), otherwise.clone());
+                    statements[at] = Statement::If(test.clone(), self.with_more(then, make), otherwise.clone());
                 }
                 Some(Statement::Repeat(turns, body)) if self.chance(0.7) => {
-                    statements[at] = Statement::Repeat(*turns, self.with_reads(body, read));
+                    statements[at] = Statement::Repeat(*turns, self.with_more(body, make));
                 }
                 Some(Statement::Disabled(inputs, body, outputs)) if self.chance(0.7) => {
-                    statements[at] = Statement::Disabled(inputs.clone(), self.with_reads(body, read), outputs.clone());
+                    statements[at] = Statement::Disabled(inputs.clone(), self.with_more(body, make), outputs.clone());
                 }
                 Some(Statement::Nested(number, inputs, body, outputs)) if self.chance(0.7) => {
                     statements[at] =
-                        Statement::Nested(*number, inputs.clone(), self.with_reads(body, read), outputs.clone());
+                        Statement::Nested(*number, inputs.clone(), self.with_more(body, make), outputs.clone());
                 }
                 _ => statements.insert(at, added),
             }
         }
         Arc::new(statements)
+    }
+
+    /// A scan that keeps few states, or has no rows.
+    fn turns(&mut self) -> Statement {
+        let every = 1 + self.below(4);
+        let kind = if self.chance(0.7) { LoopKind::Checkpointed(every) } else { LoopKind::NoRows };
+        Statement::Let(Expression::Loop(kind, self.place(), self.chain()))
+    }
+
+    /// What is done with a row of a loop. As with `cond`: of all or of none the gradient depends on the value. The last of each makes a loop run
+    /// turn by turn, as a part of its own.
+    fn chain(&mut self) -> Vec<Unary> {
+        let ops = match self.chance(0.5) {
+            true => [Unary::Neg, Unary::Double, Unary::Next, Unary::Product, Unary::Flip, Unary::Hook],
+            false => [Unary::Abs, Unary::Relu, Unary::Square, Unary::Square, Unary::Abs, Unary::Own],
+        };
+        (0..1 + self.below(3)).map(|_| ops[self.below(ops.len())]).collect()
     }
 
     /// A block that makes a variable or two, and uses them in place of others.
@@ -345,17 +372,9 @@ impl Make {
                     LoopKind::Chosen,
                     LoopKind::Within,
                     LoopKind::Nested(turns),
-                    LoopKind::Checkpointed(1 + turns),
-                    LoopKind::NoRows,
                 ];
                 let kind = kinds[self.below(kinds.len())];
-                // As with `cond`: of all or of none the gradient depends on the value. The last of each makes a loop run turn by turn, as a
-                // part of its own.
-                let ops = match self.chance(0.5) {
-                    true => [Unary::Neg, Unary::Double, Unary::Next, Unary::Product, Unary::Flip, Unary::Hook],
-                    false => [Unary::Abs, Unary::Relu, Unary::Square, Unary::Square, Unary::Abs, Unary::Own],
-                };
-                let chain = (0..1 + self.below(3)).map(|_| ops[self.below(ops.len())]).collect();
+                let chain = self.chain();
                 Expression::Loop(kind, self.place(), chain)
             }
             25 => Expression::Unary(self.unary(), self.place()),

@@ -378,7 +378,7 @@ fn loops(kind: LoopKind, x: Tensor, chain: &[Unary], matrix: &Arc<Tensor>, dtype
         // With a bound gradients go through an op, without one turn by turn.
         let loops = match (chain.len().is_multiple_of(2), count % 2) {
             (true, 0) => loops.bounded(4),
-            // In segments.
+            // In chunks.
             (true, _) => loops.bounded(20),
             (false, _) => loops,
         };

@@ -182,13 +182,11 @@ fn run(
     Ok((x, last))
 }
 
+/// The next state of gates of inputs and a state.
+type Step<'a> = &'a dyn Fn(&Tensor, &[Tensor]) -> Result<Vec<Tensor>>;
+
 /// Runs the steps of one direction over gates `[n, steps, …]`. Returns the outputs of all, and the state after the last.
-fn steps(
-    gates: &Tensor,
-    mut state: Vec<Tensor>,
-    reverse: bool,
-    step: &dyn Fn(&Tensor, &[Tensor]) -> Result<Vec<Tensor>>,
-) -> Result<(Tensor, Vec<Tensor>)> {
+fn steps(gates: &Tensor, mut state: Vec<Tensor>, reverse: bool, step: Step<'_>) -> Result<(Tensor, Vec<Tensor>)> {
     let count = state.len();
     let mut turn = |tensors: &[Tensor]| {
         let (state, gates) = tensors.split_at(count);

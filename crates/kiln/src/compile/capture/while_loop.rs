@@ -85,7 +85,7 @@ impl<C: Bundle + Send + Sync + 'static> WhileLoop<C> {
     }
 
     /// The same loop as an op of the graph where gradients go through it, too, of at most so many turns. Turns run as long as the condition holds,
-    /// in a few segments that grow; memory for what each turn of the longest segment finds is there at every call. Where gradients go through it
+    /// in a few chunks that grow; memory for what each turn of the longest chunk finds is there at every call. Where gradients go through it
     /// and it has not ended after so many turns, its floats are NaN, and what is no float is that of the last turn within the bound. Without
     /// gradients the bound says nothing.
     ///
@@ -220,7 +220,7 @@ impl<C: Bundle + Send + Sync + 'static> Turns<C> {
         if has_conditional_loops(&graph) {
             return refused(Cause::Unbounded, at);
         }
-        let segment = |turns: usize, state: &[Tensor]| {
+        let chunk = |turns: usize, state: &[Tensor]| {
             let region = Region::new(graph.clone(), Dim::from(turns), count, 0, false);
             let region = kiln_passes::with_states(&Arc::new(region));
             let write = |b: &mut GraphBuilder, operands: &[NodeId]| {
@@ -232,12 +232,12 @@ impl<C: Bundle + Send + Sync + 'static> Turns<C> {
             eager::run(Operation::Op(&op), &operands, device, &write, at)
         };
         let mut results: Vec<Tensor> = given.iter().copied().chain([&goes_on]).cloned().collect();
-        for (number, turns) in segments(bound).into_iter().enumerate() {
+        for (number, turns) in chunks(bound).into_iter().enumerate() {
             let Some(goes_on) = results.last().filter(|_| number > 0) else {
-                results = segment(turns, &results)?;
+                results = chunk(turns, &results)?;
                 continue;
             };
-            results = match cond(goes_on, || segment(turns, &results), || Ok(results.clone())) {
+            results = match cond(goes_on, || chunk(turns, &results), || Ok(results.clone())) {
                 Err(Error::Cond { .. }) => return refused(Cause::Unlike, at),
                 chosen => chosen?,
             };
@@ -253,21 +253,21 @@ impl<C: Bundle + Send + Sync + 'static> Turns<C> {
     }
 }
 
-/// Turns of the first segment of a bounded loop, and how many times as long each is as the one before.
+/// Turns of the first chunk of a bounded loop, and how many times as long each is as the one before.
 const FIRST_TURNS: usize = 8;
 const GROWTH: usize = 8;
 
-/// The segments of a bounded loop, of so many turns each. Once the condition has failed, turns of its segment do nothing but look at it, and
-/// later segments are passed over as a whole, forward and backward.
-fn segments(bound: usize) -> Vec<usize> {
-    let (mut left, mut next, mut segments) = (bound, FIRST_TURNS, Vec::new());
+/// The chunks of a bounded loop, of so many turns each. Once the condition has failed, turns of its chunk do nothing but look at it, and
+/// later chunks are passed over as a whole, forward and backward.
+fn chunks(bound: usize) -> Vec<usize> {
+    let (mut left, mut next, mut chunks) = (bound, FIRST_TURNS, Vec::new());
     while left > 0 {
-        // What is left over would be a short segment after long ones.
+        // What is left over would be a short chunk after long ones.
         let turns = if left <= next.saturating_mul(2) { left } else { next };
-        segments.push(turns);
+        chunks.push(turns);
         (left, next) = (left - turns, next.saturating_mul(GROWTH));
     }
-    segments
+    chunks
 }
 
 /// The condition of a loop, if it is a bool of one element.
@@ -280,13 +280,13 @@ fn flag(goes_on: Tensor) -> Result<Option<Tensor>> {
 
 #[cfg(test)]
 mod tests {
-    use super::segments;
+    use super::chunks;
 
     #[test]
-    fn segments_grow_and_cover_the_bound() {
-        assert_eq!((segments(0), segments(5), segments(16)), (vec![], vec![5], vec![16]));
-        assert_eq!((segments(17), segments(150)), (vec![8, 9], vec![8, 64, 78]));
-        assert_eq!(segments(5000), [8, 64, 512, 4416]);
-        assert!((1..4000).all(|bound| segments(bound).iter().sum::<usize>() == bound));
+    fn chunks_grow_and_cover_the_bound() {
+        assert_eq!((chunks(0), chunks(5), chunks(16)), (vec![], vec![5], vec![16]));
+        assert_eq!((chunks(17), chunks(150)), (vec![8, 9], vec![8, 64, 78]));
+        assert_eq!(chunks(5000), [8, 64, 512, 4416]);
+        assert!((1..4000).all(|bound| chunks(bound).iter().sum::<usize>() == bound));
     }
 }
