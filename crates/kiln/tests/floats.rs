@@ -183,7 +183,7 @@ fn data_and_predicate() -> Result<()> {
         let y = x.div(&most)?;
         let y = if most > 0.9 { y.square()? } else { y };
         let larger = x.gt(&most / 2.0)?;
-        expr!(&most * y + larger.where_(&most, x)? - &most)
+        expr!((&most * &most + 1 - 0.5 / &most) * y + larger.where_(&most, x)? - &most)
     };
     let fast = compile(f);
     for turn in 0..60 {
@@ -290,7 +290,7 @@ fn decisions_in_bodies() -> Result<()> {
             let mut next = sum.add(row)?;
             let mut n = next.amax(..)?.item_float()?;
             while n > 0.5 {
-                n = n * 0.5;
+                n *= 0.5;
                 next = next.mul(0.5)?;
             }
             Ok((next.clone(), next))
@@ -311,11 +311,13 @@ fn what_cannot_be_decided() -> Result<()> {
     let halved = |x: &Tensor| -> Result<Tensor> {
         let mut n = x.amax(..)?.item_float()?;
         let mut turns = 0;
-        while !(n < 1e-3) {
-            n = n * 0.5;
+        loop {
+            n *= 0.5;
             turns += 1;
+            if n < 1e-3 {
+                return x.mul(turns as f64);
+            }
         }
-        x.mul(turns as f64)
     };
     let fast = compile_with(halved, Options { fullgraph: true, ..Options::default() });
     let error = fast.call(&scalar(1.0)).unwrap_err();
@@ -347,18 +349,19 @@ fn what_cannot_be_decided() -> Result<()> {
 #[test]
 fn what_is_said() -> Result<()> {
     let f = |(x, least): &(Tensor, Float)| -> Result<Tensor> {
-        let n = x.amax(..)?.item_float()?;
-        if n.sqrt() < 1e-4 || n < least { x.neg() } else { x.exp() }
+        let n = &x.amax(..)?.item_float()?;
+        if n.sqrt() < 1e-4 || n < least || n == least { x.neg() } else { x.exp() }
     };
     let fast = compile(f);
     let arguments = (scalar(0.5), Float::from(0.1));
     let explanation = fast.explain(&arguments)?;
     let said: Vec<String> = explanation.breaks.iter().map(|b| format!("{} at {}", b.what, b.at)).collect();
-    assert!(said.len() == 2 && said.iter().all(|line| line.contains("floats.rs")), "{said:?}");
+    assert!(said.len() == 3 && said.iter().all(|line| line.contains("floats.rs")), "{said:?}");
     assert!(said[0].starts_with("decides by sqrt(number) < 0.0001"), "{said:?}");
     assert!(said[1].starts_with("decides by number < argument 1"), "{said:?}");
+    assert!(said[2].starts_with("decides by number == argument 1"), "{said:?}");
     let program = &fast.programs()[0];
-    assert!(program.breaks.len() == 2 && program.guards[1].starts_with("f64[]"), "{program:?}");
+    assert!(program.breaks.len() == 3 && program.guards[1].starts_with("f64[]"), "{program:?}");
     assert_eq!(Float::from(0.5).to_string(), "0.5");
 
     // A limit ends in calls of the function itself, as everywhere.

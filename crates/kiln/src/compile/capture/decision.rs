@@ -53,6 +53,12 @@ impl fmt::Display for Decision {
 }
 
 impl Session {
+    /// The line of the call where there is no line of the function: references are compared, and results visited, by code of others.
+    fn line_of(&self, at: &Source) -> Source {
+        let is_of_std = at.file.ends_with("library/core/src/cmp.rs");
+        if at.is_unknown() || is_of_std { self.recording.at.clone() } else { at.clone() }
+    }
+
     /// Makes sure that the elements of an expression have memory, and says where.
     fn settled(
         &mut self,
@@ -72,6 +78,7 @@ impl Session {
         at: &Source,
     ) -> Result<bool> {
         const CAUSE: Cause = Cause::Reads("decides by a number");
+                let at = &self.line_of(at);
         self.recording.must_not_be_in_body(CAUSE, at)?;
         self.recording.must_not_be_in_function()?;
         let (left, right) = (self.settled(left, CAUSE, at)?, self.settled(right, CAUSE, at)?);
@@ -83,6 +90,7 @@ impl Session {
     /// What an expression is, as data: computed outside of the graph at every call.
     pub(super) fn number(&mut self, expression: &Expression<Tensor>, device: Device, at: &Source) -> Result<Tensor> {
         const CAUSE: Cause = Cause::NumberOfData;
+                let at = &self.line_of(at);
         self.recording.must_not_be_in_body(CAUSE, at)?;
         self.recording.must_not_be_in_function()?;
         let mut from = Vec::new();

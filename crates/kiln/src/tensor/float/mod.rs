@@ -28,7 +28,7 @@ use std::sync::{Arc, OnceLock};
 ///
 /// ```
 /// use kiln::{DType, Device, Float, Tensor};
-/// // Halves until small: one program for each count of turns, whatever the numbers are.
+/// // Halves until small: a way on for each count of turns, one or two here, whatever the numbers are.
 /// let fast = kiln::compile(|(x, most): &(Tensor, Float)| {
 ///     let mut x = x.clone();
 ///     while x.amax(..)?.item_float()? > most {
@@ -37,7 +37,7 @@ use std::sync::{Arc, OnceLock};
 ///     x.div(most)
 /// });
 /// for i in 0..20 {
-///     let x = Tensor::full(4, 1.0 + 0.01 * i as f32, DType::F32, Device::Cpu)?;
+///     let x = Tensor::full(4, 1.0 + 0.1 * i as f32, DType::F32, Device::Cpu)?;
 ///     fast.call(&(x, Float::from(0.8 + 0.005 * i as f64)))?;
 /// }
 /// assert_eq!((fast.stats().programs, fast.stats().branches), (1, 1));

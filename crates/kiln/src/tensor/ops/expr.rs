@@ -39,12 +39,24 @@ impl Expr {
                     let x = x.tensor(DType::I64, y.device(), &at)?;
                     x.binary(name, op, y.into(), float, &at)?.into()
                 }
-                (Argument::Float(x), y) => x.binary(op, &number(&y).as_f64().into()).into(),
-                (x, Argument::Float(y)) => Float::from(number(&x).as_f64()).binary(op, &y).into(),
+                (x @ Argument::Float(_), y) | (x, y @ Argument::Float(_)) if is_arithmetic(op) => {
+                    float_of(x).binary(op, &float_of(y)).into()
+                }
                 (x, y) => numbers(name, op, number(&x), number(&y), &at)?.into(),
             })
         };
         Expr(compute())
+    }
+}
+
+fn is_arithmetic(op: BinaryOp) -> bool {
+    matches!(op, BinaryOp::Add | BinaryOp::Sub | BinaryOp::Mul | BinaryOp::Div | BinaryOp::Rem)
+}
+
+fn float_of(argument: Argument) -> Float {
+    match argument {
+        Argument::Float(number) => number,
+        other => number(&other).as_f64().into(),
     }
 }
 
