@@ -96,7 +96,7 @@ def _draws(node):
     """Whether a node takes numbers from PyTorch's generator."""
     if _is_of_generator(node):
         return node.target.name() == _KEEPS_STATE
-    return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+    return torch.Tag.nondeterministic_seeded in getattr(op_of(node), "tags", ())
 
 
 def foreign_nodes(nodes, parameters, device, options=DEFAULT):
