@@ -7,7 +7,7 @@ use crate::features::Isa;
 use crate::half_bytes::HalfBytes;
 use crate::loops::{Build, LoopKernel};
 use crate::lower::Options;
-use crate::matmul::{Matmul, packing};
+use crate::matmul::{Matmul, fewest_scaled, packing};
 use crate::routine::Routine;
 use crate::saved::{Piece, saved};
 use crate::variants;
@@ -129,6 +129,7 @@ impl Backend for CpuBackend {
     fn schedule_target(&self) -> ScheduleTarget {
         ScheduleTarget {
             guarded_operands: true,
+            scaled_operands: fewest_scaled(self.isa),
             stored_windows: true,
             unrolled_windows: true,
             separate_windows: true,

@@ -104,6 +104,7 @@ pub const TARGET: Target = Target {
     few_rows: text::MOST_ROWS,
     long_row: LONG_ROW,
     guarded_operands: true,
+    scaled_operands: 0,
     split_phases: true,
     depthwise_products: false,
     stored_windows: true,

@@ -45,6 +45,7 @@ mod reciprocal;
 pub mod reference;
 mod repeat;
 mod routine;
+mod scaled;
 pub mod schedule;
 mod segments;
 mod stages;

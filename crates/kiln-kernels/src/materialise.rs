@@ -8,6 +8,7 @@ use crate::index::contiguous_strides;
 use crate::memory_order::{memory_orders, order_of, row_pitches, strides_in};
 use crate::pages::gather_below;
 use crate::repeat::join_results;
+use crate::scaled::scaled_image;
 use crate::schedule::{BufferDecl, BufferId, InputLayout, Role, ScheduleOptions, Target};
 use crate::trace::{Storage, literal_scalar};
 use kiln_ir::{BinaryOp, DType, Dim, Graph, Node, NodeId, Op, ReduceKind, TensorType};
@@ -144,7 +145,7 @@ pub(crate) fn choose(
     };
     required.iter().for_each(|id| materialised[id.index()] = true);
     graph.outputs().iter().for_each(|output| materialised[output.node.index()] = true);
-    mark_operands(graph, inline_counts, options.target, &mut materialised);
+    mark_operands(graph, inline_counts, &uses, options, &mut materialised);
     let mut inline: Vec<Inline> = Vec::with_capacity(count);
     // Results of products and of their pointwise users: an epilogue can store these instead.
     let mut after_product = vec![false; count];
@@ -396,9 +397,16 @@ fn moves_columns(order: &[usize], from: &[Dim]) -> bool {
 }
 
 /// Operands of products, attention and routines are materialised: the first node under the views, or under a cast for a
-/// product, or under zeros around it where products read through them.
-fn mark_operands(graph: &Graph, inline_counts: &[u32], target: Target, materialised: &mut [bool]) {
-    for (_, node) in graph.iter() {
+/// product, or under zeros around it where products read through them; or both sides of a scaled image where products scale images.
+fn mark_operands(
+    graph: &Graph,
+    inline_counts: &[u32],
+    uses: &[usize],
+    options: &ScheduleOptions,
+    materialised: &mut [bool],
+) {
+    let target = options.target;
+    for (id, node) in graph.iter() {
         if !is_anchor(&node.op) {
             continue;
         }
@@ -424,7 +432,8 @@ fn mark_operands(graph: &Graph, inline_counts: &[u32], target: Target, materiali
             // Pages of keys and values are read through their table.
             let paged = matches!(node.op, Op::Attention { .. }) && matches!(number, 1 | 2);
             let gather = gather_below(graph, operand).filter(|gather| paged && !materialised[gather.index()]);
-            let below = gather.map_or(vec![operand], |gather| graph.node(gather).operands.to_vec());
+            let scaled = scaled_image(graph, id, number, uses, options).filter(|scaled| !materialised[scaled.index()]);
+            let below = gather.or(scaled).map_or(vec![operand], |node| graph.node(node).operands.to_vec());
             for operand in below {
                 if let Some(base) = base_of_operand(graph, operand, inline_counts, materialised, through) {
                     materialised[base.index()] = true;

@@ -26,6 +26,9 @@ pub struct Target {
     /// Products read their operands through padding: loads of an operand may be guarded by its position, so that what a
     /// convolution pads is not copied.
     pub guarded_operands: bool,
+    /// Products of images with at least so many results a pixel read pixels of floats times factors of their channels in place
+    /// (squeeze-excite before a 1 × 1 convolution), where there are more pixels than results; 0 for never.
+    pub scaled_operands: i64,
     /// Transposed convolutions, and gradients of strided ones, are given by phases.
     pub split_phases: bool,
     /// Depthwise convolutions are products of a channel each: there is code for all groups of a convolution at once.

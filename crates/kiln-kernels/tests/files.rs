@@ -9,7 +9,8 @@
 //! ----
 //! ```
 //!
-//! Words of a line that starts with `with:` change the options: `eager` rounds as eager does, `guarded` is a target whose products read through padding, `product_order` one whose temporaries lie
+//! Words of a line that starts with `with:` change the options: `eager` rounds as eager does, `guarded` is a target whose products read through padding, `scaled` one whose products of four results and more read scaled pixels,
+//! `product_order` one whose temporaries lie
 //! in the order of products, `short_operands` one whose products read short floats as they are, `high` and
 //! `medium` are precisions. The graph is taken as it is: no
 //! pass runs before. Each schedule is also run on random inputs and compared with the interpreter. `KILN_BLESS=1 cargo test -p kiln-kernels --test files` writes what comes out into the files.
@@ -28,6 +29,7 @@ fn run(file: &Path, header: &str, text: &str) -> String {
         match word {
             "eager" => options.numerics = Numerics::Eager,
             "guarded" => options.target.guarded_operands = true,
+            "scaled" => options.target.scaled_operands = 4,
             "product_order" => options.target.product_order = true,
             "short_operands" => options.target.short_operands = true,
             other => match Precision::named(other) {

@@ -12,6 +12,7 @@ struct Block {
     bn2: BatchNorm2d,
     reduce: Conv2d,
     expand: Conv2d,
+    project: Conv2d,
 }
 
 impl Block {
@@ -24,6 +25,7 @@ impl Block {
             bn2: BatchNorm2d::new(channels)?,
             reduce: Conv2d::new(channels, channels / 4, [1, 1], Conv::default())?,
             expand: Conv2d::new(channels / 4, channels, [1, 1], Conv::default())?,
+            project: Conv2d::new(channels, channels, [1, 1], Conv::default())?.without_bias(),
         };
         // Statistics that are not those of a new norm.
         for (name, buffer) in block.named_buffers() {
@@ -41,12 +43,21 @@ impl Block {
         self.bn2.forward(&self.conv2.forward(&inner)?)?.add(x)?.relu()
     }
 
-    /// x + conv(gate · x), as in an EfficientNet.
-    fn squeezed(&self, x: &Tensor) -> Result<Tensor> {
+    /// gate · x, as in an EfficientNet.
+    fn scaled(&self, x: &Tensor) -> Result<Tensor> {
         let inner = self.bn1.forward(&self.conv1.forward(x)?)?.silu()?;
         let few = self.reduce.forward(&inner.mean_keepdim([2, 3])?)?.silu()?;
-        let gate = self.expand.forward(&few)?.sigmoid()?;
-        self.bn2.forward(&self.conv2.forward(&inner.mul(&gate)?)?)?.add(x)
+        inner.mul(self.expand.forward(&few)?.sigmoid()?)
+    }
+
+    /// x + conv(gate · x).
+    fn squeezed(&self, x: &Tensor) -> Result<Tensor> {
+        self.bn2.forward(&self.conv2.forward(&self.scaled(x)?)?)?.add(x)
+    }
+
+    /// The same with windows of one pixel.
+    fn projected(&self, x: &Tensor) -> Result<Tensor> {
+        self.bn2.forward(&self.project.forward(&self.scaled(x)?)?)?.add(x)
     }
 }
 
@@ -70,6 +81,25 @@ fn what_follows_a_convolution_is_in_its_launch() -> Result<()> {
         // Two convolutions, the mean, its two products; the scaled channels are read by windows and stored once.
         let kernels = &fast.programs()[0].kernels;
         assert!(kernels.len() <= 6, "freeze {freeze}: {kernels:#?}");
+    }
+    Ok(())
+}
+
+/// Pixels are multiplied by their gates as the convolution after them reads them, of one image and of several.
+#[test]
+fn gates_are_read_by_the_convolution_after_them() -> Result<()> {
+    kiln::manual_seed(11);
+    let block = Arc::new(Block::new(32)?);
+    for (images, freeze) in [(1, false), (1, true), (3, false), (3, true)] {
+        let x = Tensor::randn([images, 32, 14, 14], DType::F32, Device::Cpu)?;
+        let own = block.clone();
+        let options = Options { fullgraph: true, freeze, ..Options::default() };
+        let fast = kiln::compile_with(move |x: &Tensor| own.projected(x), options);
+        let (got, want) = (fast.call(&x)?, block.projected(&x)?);
+        assert!(got.allclose(&want, 1e-4, 1e-5)?, "{images} images, freeze {freeze}: {got}\nnot {want}");
+        // A convolution, the mean, its two products, and the convolution of what they scale.
+        let kernels = &fast.programs()[0].kernels;
+        assert_eq!(kernels.len(), 5, "{images} images, freeze {freeze}: {kernels:#?}");
     }
     Ok(())
 }

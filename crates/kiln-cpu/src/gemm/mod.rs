@@ -54,7 +54,7 @@ mod unpacked;
 mod windows;
 mod words;
 
-pub use dense::{Dense, Pixels, Plan as DensePlan, Runs, TapWeights, interleave};
+pub use dense::{ChannelFactors, Dense, Pixels, Plan as DensePlan, Runs, TapWeights, interleave};
 pub use depthwise::Depthwise;
 pub use direct::{Direct, Gradient, WindowAxis};
 pub(crate) use few_rows::FewRows;

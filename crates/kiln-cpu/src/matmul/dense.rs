@@ -7,10 +7,10 @@ use super::direct::{
 use super::fused::Tiles;
 use super::packing::is_used_by_epilogue;
 use super::taps::Taps;
-use super::windows::WindowLoad;
+use super::windows::{FactorLoad, WindowLoad};
 use super::{Convolution, Known, Launch, Sides};
 use crate::features::{Extension, Isa};
-use crate::gemm::{Dense, DensePlan, Direct, GemmError, Panels, Pixels, Scratch, WindowAxis};
+use crate::gemm::{ChannelFactors, Dense, DensePlan, Direct, GemmError, Panels, Pixels, Scratch, WindowAxis};
 use crate::loops::{Build, LoopKernel};
 use kiln_ir::{DType, Dim, Symbol};
 use kiln_kernels::Precision;
@@ -27,6 +27,16 @@ const FEW_LAST_PIXELS: i64 = 128;
 /// Products of a sum from which on a tile is worth its transposition.
 const FEWEST_SUMMED: usize = 24;
 
+/// Results from which on a convolution with one tap multiplies channels by factors; 0 for never.
+pub(crate) fn fewest_scaled(isa: Isa) -> i64 {
+    match isa {
+        Isa::Portable => 0,
+        // As many as fill a vector are dense, too.
+        Isa::Avx512 => FEWEST_LANES as i64,
+        _ => FEWEST_OUTPUTS as i64,
+    }
+}
+
 /// Pixels of a row of single ones.
 const LONGEST_ROW: usize = 256;
 /// Places that are worth packing weights for, and reading them again for every image.
@@ -40,6 +50,7 @@ const SHORTEST_ROW: usize = 4;
 /// A convolution in symbolic sizes.
 pub(super) struct DenseConvolution {
     image: WindowParts,
+    factors: Option<FactorParts>,
     weights: WindowParts,
     groups: Dim,
     outputs: Dim,
@@ -62,11 +73,34 @@ struct Prepared {
 /// The two sides of a convolution, where a product may be one.
 struct Parts {
     image: WindowParts,
+    factors: Option<FactorParts>,
     weights: WindowParts,
     groups: Dim,
     outputs: Dim,
     /// With fewer results a group it is computed in another way.
     fewest: usize,
+}
+
+/// What the channels of each image are multiplied by.
+struct FactorParts {
+    buffer: usize,
+    first: Dim,
+    channel: Dim,
+    image: Dim,
+}
+
+impl FactorParts {
+    /// `None` unless factors are those of images and channels, without groups.
+    fn of(load: &FactorLoad, body: &MatmulBody) -> Option<FactorParts> {
+        let ([channel], [image, rest @ ..]) = (&load.place.fixed[..], &load.place.running[..]) else { return None };
+        let alone = body.batch.is_empty() && rest.iter().all(Dim::is_zero);
+        alone.then(|| FactorParts {
+            buffer: load.buffer,
+            first: load.place.rest.clone(),
+            channel: channel.clone(),
+            image: image.clone(),
+        })
+    }
 }
 
 impl Parts {
@@ -85,7 +119,12 @@ impl Parts {
             return None;
         }
         let groups = body.batch.first();
-        let image = WindowLoad::of(kernel, body, &body.lhs, &body.k, &body.m)?;
+        let (image, factors) = WindowLoad::with_factors(kernel, body, &body.lhs, &body.k, &body.m)?;
+        let factors = match factors {
+            Some(_) if !swapped || image.dtype != DType::F32 => return None,
+            Some(load) => Some(FactorParts::of(&load, body)?),
+            None => None,
+        };
         let weights = WindowLoad::of(kernel, body, weights, &body.k, &body.n)?;
         if !weights.guards.is_empty() {
             return None;
@@ -102,6 +141,7 @@ impl Parts {
         let groups_of = |axis: Option<&Axis>| axis.map_or(Dim::from(1), |axis| axis.size.clone());
         Some(Parts {
             image: window_parts(&image, groups)?,
+            factors,
             weights: window_parts(&weights, groups)?,
             groups: groups_of(groups),
             outputs,
@@ -147,7 +187,8 @@ impl Weights {
         if body.k.len() == 1 && std::ptr::eq(Sides::of(body)?.left, &body.lhs) {
             return None;
         }
-        let elsewhere = parts.image.buffer == buffer || is_used_by_epilogue(body, buffer);
+        let reads = parts.image.buffer == buffer || parts.factors.as_ref().is_some_and(|f| f.buffer == buffer);
+        let elsewhere = reads || is_used_by_epilogue(body, buffer);
         let only = parts.weights.buffer == buffer && !elsewhere && body.batch.is_empty();
         if !only || !parts.are_known_but_images(&kernel.sizes) {
             return None;
@@ -214,27 +255,37 @@ impl Parts {
         image.summed.iter().chain(&weights.summed).chain(&weights.places).all(pair)
             && places(image)
             && image.guards.iter().all(guard)
+            && self.factors.iter().all(|f| [&f.first, &f.channel, &f.image].into_iter().all(is_known))
             && [&weights.first.rest, &self.groups, &self.outputs].into_iter().all(is_known)
     }
 
     /// `None` where an axis is not what it is for a convolution.
     fn numbers(&self, isa: Isa, known: &Known<'_>) -> Result<Option<Found>, LaunchError> {
-        found(isa, &self.image, &self.weights, known)
+        found(isa, &self.image, self.factors.as_ref(), &self.weights, known)
     }
 }
 
 fn found(
     isa: Isa,
     image: &WindowParts,
+    factors: Option<&FactorParts>,
     weights: &WindowParts,
     known: &Known<'_>,
 ) -> Result<Option<Found>, LaunchError> {
     let Numbers { summed, places, guards } = image.numbers(known)?;
     let Numbers { summed: steps, places: outputs, .. } = weights.numbers(known)?;
     let steps: Vec<isize> = steps.iter().map(|axis| axis.1).collect();
-    let (Some(&[(_, weight_output)]), Some(windows)) = (Some(&outputs[..]), windows(&summed, &places, &guards)) else {
-        return Ok(None);
+    let number = |dim: &Dim| known.number(dim).map(|n| n as isize);
+    let factors = match factors {
+        Some(parts) => {
+            let (channel, image) = (number(&parts.channel)?, number(&parts.image)?);
+            Some(ChannelFactors { first: std::ptr::null(), channel, image })
+        }
+        None => None,
     };
+    let of_images = factors.is_some_and(|factors| factors.image != 0);
+    let windows = windows(&summed, &places, &guards, of_images);
+    let (Some(&[(_, weight_output)]), Some(windows)) = (Some(&outputs[..]), windows) else { return Ok(None) };
     let along = |from: usize, to: usize| match summed.len() > from {
         true => (summed[to].0, steps[to]),
         false => (1, 0),
@@ -244,7 +295,7 @@ fn found(
     let (elements, y_taps, x_taps) = (Pixels::Floats, along(2, 1), along(1, last));
     let taps = Taps { elements, channels, channel: steps[0], y: y_taps, x: x_taps, taps_first: false };
     let [y, x] = windows.axes;
-    let group = |parts: &WindowParts| known.number(&parts.first.group).map(|n| n as isize);
+    let group = |parts: &WindowParts| number(&parts.first.group);
     let dense = Dense {
         isa,
         threads: 1,
@@ -257,6 +308,7 @@ fn found(
         channel_stride,
         row_stride: windows.row_stride,
         pixel_stride: windows.pixel_stride,
+        factors,
         weights: std::ptr::null(),
         taps_first: false,
         weight_group: 0,
@@ -354,10 +406,15 @@ struct Windows {
 }
 
 /// `None` unless results are `[images,] [rows,] pixels`, sums `channels, [taps of rows,] taps of pixels`, and every guard is over one of the
-/// last two axes.
-fn windows(summed: &[(usize, isize)], places: &[(usize, isize)], guards: &[Guarded]) -> Option<Windows> {
+/// last two axes. `of_images` says that the first axis of results has to be that of images.
+fn windows(
+    summed: &[(usize, isize)],
+    places: &[(usize, isize)],
+    guards: &[Guarded],
+    of_images: bool,
+) -> Option<Windows> {
     if summed.len() == 1 {
-        return points(places, guards);
+        return points(places, guards, of_images);
     }
     let rank = if summed.len() == 3 { 2 } else { 1 };
     if !(rank..=rank + 1).contains(&places.len()) {
@@ -396,7 +453,7 @@ fn windows(summed: &[(usize, isize)], places: &[(usize, isize)], guards: &[Guard
 }
 
 /// The same for windows of one pixel: rows are those of the images, or parts of them where pixels are one long row.
-fn points(places: &[(usize, isize)], guards: &[Guarded]) -> Option<Windows> {
+fn points(places: &[(usize, isize)], guards: &[Guarded], of_images: bool) -> Option<Windows> {
     let one = |places: usize| WindowAxis {
         taps: 1,
         stride: 1,
@@ -408,9 +465,9 @@ fn points(places: &[(usize, isize)], guards: &[Guarded]) -> Option<Windows> {
     };
     let (images, rows, (pixels, pixel_stride)) = match *places {
         _ if !guards.is_empty() => return None,
-        [x] => ((1, 0), (1, 0), x),
+        [x] if !of_images => ((1, 0), (1, 0), x),
         // Images and rows of pixels are told apart by nothing but their number.
-        [y, x] if (SHORTEST_ROW..=LONGEST_ROW).contains(&x.0) => ((1, 0), y, x),
+        [y, x] if !of_images && (SHORTEST_ROW..=LONGEST_ROW).contains(&x.0) => ((1, 0), y, x),
         [n, x] => (n, (1, 0), x),
         [n, y, x] => (n, y, x),
         _ => return None,
@@ -449,17 +506,28 @@ impl DenseConvolution {
         let (rows, columns) = if pixels_first { (&body.m, &outputs) } else { (&outputs, &body.m) };
         let whole = MatmulBody { batch: Vec::new(), ..body.clone() };
         let tiles = Tiles::new(build, kernel, &whole, rows, columns)?;
-        let Parts { image, weights, groups, outputs, fewest } = parts;
+        let Parts { image, factors, weights, groups, outputs, fewest } = parts;
         let packed = packed.is_some_and(|buffer| buffer == weights.buffer);
         let known = Known { symbols: &[], values: &[] };
-        let prepared = match prepared(build.isa, &image, &weights, [&groups, &outputs], (fewest, pixels_first), &known)
-        {
+        let operands = (&image, factors.as_ref(), &weights);
+        let prepared = match prepared(build.isa, operands, [&groups, &outputs], (fewest, pixels_first), &known) {
             Ok(None) => return Ok(None),
             Ok(prepared) => prepared,
             // Sizes that are not known yet.
             Err(_) => None,
         };
-        Ok(Some(DenseConvolution { image, weights, groups, outputs, fewest, tiles, pixels_first, packed, prepared }))
+        Ok(Some(DenseConvolution {
+            image,
+            factors,
+            weights,
+            groups,
+            outputs,
+            fewest,
+            tiles,
+            pixels_first,
+            packed,
+            prepared,
+        }))
     }
 
     /// Whether every launch is computed by this code.
@@ -477,9 +545,10 @@ impl Convolution for DenseConvolution {
         let &Launch { isa, threads, buffers, known } = launch;
         let made;
         let how = (self.fewest, self.pixels_first);
+        let operands = (&self.image, self.factors.as_ref(), &self.weights);
         let prepared = match &self.prepared {
             Some(prepared) => prepared,
-            None => match prepared(isa, &self.image, &self.weights, [&self.groups, &self.outputs], how, known)? {
+            None => match prepared(isa, operands, [&self.groups, &self.outputs], how, known)? {
                 Some(prepared) => {
                     made = prepared;
                     &made
@@ -516,7 +585,15 @@ impl Convolution for DenseConvolution {
                 scratch.ptr::<f32>().cast_const()
             }
         };
-        let dense = Dense { threads, image: at(&self.image)?, weights, weight_group: each, ..found.dense.clone() };
+        let factors = match (&self.factors, found.dense.factors) {
+            (Some(parts), Some(factors)) => {
+                let first = buffers[parts.buffer].ptr.cast::<f32>().cast_const().wrapping_offset(number(&parts.first)?);
+                Some(ChannelFactors { first, ..factors })
+            }
+            _ => None,
+        };
+        let image = at(&self.image)?;
+        let dense = Dense { threads, image, factors, weights, weight_group: each, ..found.dense.clone() };
         launched(&self.tiles, launch, |epilogue| {
             // SAFETY: the caller guarantees the buffers, the kernel the strides.
             unsafe { dense.run_planned(plan, epilogue) };
@@ -540,13 +617,12 @@ fn is_for(dense: &Dense, fewest: usize) -> bool {
 /// A convolution in the sizes of a launch; `None` where there is no code for it.
 fn prepared(
     isa: Isa,
-    image: &WindowParts,
-    weights: &WindowParts,
+    (image, factors, weights): (&WindowParts, Option<&FactorParts>, &WindowParts),
     [groups, outputs]: [&Dim; 2],
     (fewest, pixels_first): (usize, bool),
     known: &Known<'_>,
 ) -> Result<Option<Prepared>, LaunchError> {
-    let Some(mut found) = found(isa, image, weights, known)? else { return Ok(None) };
+    let Some(mut found) = found(isa, image, factors, weights, known)? else { return Ok(None) };
     let (groups, outputs) = (known.size(groups)?, known.size(outputs)?);
     found.dense = Dense { isa, groups, outputs, last_outputs: outputs, pixels_first, ..found.dense };
     if !is_for(&found.dense, fewest) {

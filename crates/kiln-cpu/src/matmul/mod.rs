@@ -34,6 +34,7 @@ use crate::pool;
 use crate::saved::Piece;
 use crate::small_vec::SmallVec;
 use dense::DenseConvolution;
+pub(crate) use dense::fewest_scaled;
 use depthwise::DepthwiseConvolution;
 use direct::DirectConvolution;
 use few_rows::PackedRows;

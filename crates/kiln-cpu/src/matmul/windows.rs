@@ -53,6 +53,12 @@ pub(super) struct WindowLoad {
     pub running: Vec<Dim>,
 }
 
+/// Factors of an operand: a load of floats that does not depend on the last of its running axes.
+pub(super) struct FactorLoad {
+    pub buffer: usize,
+    pub place: Linear,
+}
+
 impl WindowLoad {
     /// `None` unless the prologue is one such load. `running` are the axes along which its rows are filled.
     pub fn of(
@@ -62,7 +68,39 @@ impl WindowLoad {
         fixed: &[Axis],
         running: &[Axis],
     ) -> Option<WindowLoad> {
-        let (place, guard) = only_load(prologue)?;
+        let (load, factors) = WindowLoad::with_factors(kernel, body, prologue, fixed, running)?;
+        factors.is_none().then_some(load)
+    }
+
+    /// The same of one such load, or of one times factors.
+    pub fn with_factors(
+        kernel: &Kernel,
+        body: &MatmulBody,
+        prologue: &Prologue,
+        fixed: &[Axis],
+        running: &[Axis],
+    ) -> Option<(WindowLoad, Option<FactorLoad>)> {
+        let is_factor = |place: &Place| match running.last() {
+            Some(axis) => !place.offset.contains(axis.var),
+            None => false,
+        };
+        let ((place, guard), factors) = match only_load(prologue) {
+            Some(load) => (load, None),
+            None => {
+                let [(x, x_guard), (y, y_guard)] = two_loads(prologue)?;
+                let (image, (factors, guard)) = match (is_factor(x), is_factor(y)) {
+                    (false, true) => ((x, x_guard), (y, y_guard)),
+                    (true, false) => ((y, y_guard), (x, x_guard)),
+                    _ => return None,
+                };
+                let floats = kernel.buffers[factors.buffer].dtype == DType::F32;
+                if !floats || guard.is_some() || !factors.indirect.is_empty() {
+                    return None;
+                }
+                let place = Linear::of(&factors.offset, fixed, running)?;
+                (image, Some(FactorLoad { buffer: factors.buffer, place }))
+            }
+        };
         let dtype = kernel.buffers[place.buffer].dtype;
         let floats = matches!(dtype, DType::F32 | DType::Bf16 | DType::F16);
         if !floats || body.acc != DType::F32 || !place.indirect.is_empty() {
@@ -73,14 +111,15 @@ impl WindowLoad {
             ranges(&prologue.insts, guard, fixed, running, &mut guards)?;
         }
         let sizes = |axes: &[Axis]| axes.iter().map(|axis| axis.size.clone()).collect();
-        Some(WindowLoad {
+        let load = WindowLoad {
             buffer: place.buffer,
             dtype,
             place: Linear::of(&place.offset, fixed, running)?,
             guards,
             fixed: sizes(fixed),
             running: sizes(running),
-        })
+        };
+        Some((load, factors))
     }
 
     /// The operand of one product.
@@ -111,10 +150,29 @@ impl WindowLoad {
     }
 }
 
+fn is_guard(inst: &Inst) -> bool {
+    matches!(inst.kind, InstKind::InRange { .. } | InstKind::Binary(BinaryOp::And, ..))
+}
+
+/// The two loads whose product is the whole of a prologue, but for their guards.
+fn two_loads(prologue: &Prologue) -> Option<[(&Place, Option<ValueId>); 2]> {
+    let (last, before) = prologue.insts.split_last()?;
+    let InstKind::Binary(BinaryOp::Mul, x, y) = last.kind else { return None };
+    let load = |id: ValueId| {
+        let inst = before.iter().find(|inst| inst.id == id)?;
+        match &inst.kind {
+            InstKind::Load { place, guard } => (inst.dtype == DType::F32).then_some((place, *guard)),
+            _ => None,
+        }
+    };
+    let mut others = before.iter().filter(|inst| inst.id != x && inst.id != y);
+    let whole = last.id == prologue.value && last.dtype == DType::F32 && others.all(is_guard);
+    if whole { Some([load(x)?, load(y)?]) } else { None }
+}
+
 /// The load that is the whole of a prologue, but for its guard.
 fn only_load(prologue: &Prologue) -> Option<(&Place, Option<ValueId>)> {
     let (last, before) = prologue.insts.split_last()?;
-    let is_guard = |inst: &Inst| matches!(inst.kind, InstKind::InRange { .. } | InstKind::Binary(BinaryOp::And, ..));
     match &last.kind {
         InstKind::Load { place, guard } if last.id == prologue.value && before.iter().all(is_guard) => {
             (last.dtype == DType::F32).then_some((place, *guard))

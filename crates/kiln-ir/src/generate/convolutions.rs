@@ -131,10 +131,37 @@ impl Maker<'_> {
             let kind = *self.rng.choose(&[ReduceKind::Max, ReduceKind::Sum]);
             self.grow(OpKind::ReduceWindow(kind));
         }
+        if rank > 2 && self.rng.chance(0.25) {
+            y = self.squeeze_excite(y).unwrap_or(y);
+        }
         if self.rng.chance(0.2) {
             let order: Vec<usize> = [0].into_iter().chain(2..rank).chain([1]).collect();
             self.add(Op::Permute { order }, &[y])?;
         }
         Some(y)
+    }
+    /// An image times what its own pixels say of each channel, and a convolution of single pixels.
+    fn squeeze_excite(&mut self, y: NodeId) -> Option<NodeId> {
+        let ty = self.ty(y);
+        let (spatial, outputs) = (ty.rank() - 2, *self.rng.choose(&[3usize, 16, 17, 24, 33]));
+        let mut w = vec![Dim::from(outputs), ty.shape[1].clone()];
+        w.extend(vec![Dim::from(1); spatial]);
+        if outputs.saturating_mul(self.elements(&ty.shape)) > MAX_WORK {
+            return None;
+        }
+        let kind = *self.rng.choose(&[ReduceKind::Max, ReduceKind::Sum]);
+        let gate = self.add(Op::Reduce { kind, axes: (2..ty.rank()).collect() }, &[y])?;
+        let gate = self.add(Op::Expand { shape: ty.shape.clone() }, &[gate])?;
+        let sides = if self.rng.chance(0.5) { [y, gate] } else { [gate, y] };
+        let scaled = self.add(Op::Binary(BinaryOp::Mul), &sides)?;
+        let w = self.ordered(ty.dtype, &w)?;
+        let dims = ConvDims {
+            stride: vec![1; spatial],
+            padding: vec![(0, 0); spatial],
+            dilation: vec![1; spatial],
+            input_dilation: vec![1; spatial],
+            groups: 1,
+        };
+        self.add(Op::Conv(dims.into()), &[scaled, w])
     }
 }

@@ -7,6 +7,7 @@ pub const GPU: Target = Target {
     few_rows: 8,
     long_row: 4,
     guarded_operands: true,
+    scaled_operands: 0,
     split_phases: true,
     depthwise_products: false,
     stored_windows: true,

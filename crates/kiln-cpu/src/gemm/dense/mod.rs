@@ -10,6 +10,7 @@
 //! Against a product of unfolded pixels nothing is packed but the weights, no lane is left idle by images of odd sizes, and what is outside
 //! the image is not multiplied.
 
+mod factors;
 mod kernel;
 mod stage;
 #[cfg(test)]
@@ -25,6 +26,7 @@ use super::spans::{MOST_PLACES, Span, fit, tiles, under};
 use super::{GemmError, part};
 use crate::features::Isa;
 use crate::pool;
+pub use factors::ChannelFactors;
 pub(in crate::gemm) use kernel::Shape;
 use kernel::{DenseFn, Layout, most_pixels};
 use kiln_ir::DType;
@@ -80,6 +82,8 @@ pub struct Dense {
     pub row_stride: isize,
     /// Elements from one pixel of a row to the next.
     pub pixel_stride: isize,
+    /// What the channels of each image are multiplied by: only of floats, in windows of one pixel, without groups.
+    pub factors: Option<ChannelFactors>,
     /// Panels of weights, `[group][panel][channel][tap][result]`, padded with anything: floats, or bf16 of two
     /// channels where the image has pairs; see [`Dense::panels`].
     pub weights: *const f32,
@@ -187,7 +191,7 @@ impl Dense {
         if self.outputs == 0 || self.channels == 0 || self.y.places * self.x.places == 0 || !self.is_possible() {
             return Ok(None);
         }
-        if self.taps_first && !self.has_channels_last() {
+        if self.taps_first && !self.has_channels_last() || self.factors.is_some() && !self.may_have_factors() {
             return Ok(None);
         }
         let (taps, width) = (self.y.taps * self.x.taps, self.width());
@@ -356,6 +360,12 @@ impl Dense {
         let view = |group: usize| unsafe { self.view(plan.copied, image, group, &y, &x) };
         let mut views: [Option<View>; MOST_SIDE_BY_SIDE] = Default::default();
         views.iter_mut().zip(groups.clone()).for_each(|(slot, group)| *slot = Some(view(group)));
+        // SAFETY: the caller's promise.
+        let scaled = self.factors.map(|factors| unsafe { self.scaled(&factors, image, panels.clone()) });
+        let weights = match &scaled {
+            Some(scaled) => scaled.ptr::<f32>().cast_const().wrapping_sub(panels.start * self.panel_words()),
+            None => self.weights,
+        };
         let blocks = lines.len().div_ceil(plan.block_lines);
         for first in panels.clone().step_by(plan.side_by_side) {
             let panels = first..panels.end.min(first + plan.side_by_side);
@@ -373,7 +383,7 @@ impl Dense {
                     let to = results.ptr::<f32>().wrapping_add((panel - panels.start) * self.width());
                     let Some(view) = &views[panel / of_group - groups.start] else { continue };
                     // SAFETY: pixels inside the image, and room for the panel's results.
-                    unsafe { self.panel(plan, view, panel, rows, columns, to) };
+                    unsafe { self.panel(plan, (view, weights), panel, rows, columns, to) };
                 }
                 // The block's places follow each other: whole rows, or a part of one.
                 let place = (image * self.y.places + y.start) * self.x.places + x.start;
@@ -392,11 +402,16 @@ impl Dense {
         start + first..start + self.outputs_of(group).min(first + self.width())
     }
 
-    /// Computes a panel's results of a block of tiles.
+    /// Words of a panel.
+    fn panel_words(&self) -> usize {
+        self.width() * self.y.taps * self.x.taps * self.channels
+    }
+
+    /// Computes a panel's results of a block of tiles from pixels and all panels.
     unsafe fn panel(
         &self,
         plan: &Plan,
-        view: &View,
+        (view, weights): (&View, *const f32),
         panel: usize,
         rows: &[(Range<usize>, usize)],
         columns: &[(Range<usize>, usize)],
@@ -409,7 +424,7 @@ impl Dense {
             true => &plan.last,
             false => &plan.codes[(outputs - 1) / self.vector()],
         };
-        let panel = group * self.weight_group + panel % of_group * width * taps * self.channels;
+        let panel = group * self.weight_group + panel % of_group * self.panel_words();
         let (Some(y), Some(x)) = (spanned(rows), spanned(columns)) else { return };
         let pitch = width * plan.side_by_side;
         for channels in (0..plan.parts).map(|at| part(self.channels, plan.parts, at)) {
@@ -424,7 +439,7 @@ impl Dense {
             };
             let skipped = channels.start as isize * view.channel;
             let before = channels.start * if self.taps_first { 1 } else { taps };
-            let weights = self.weights.wrapping_add(panel + before * width);
+            let weights = weights.wrapping_add(panel + before * width);
             for ((row, row_span), (column, column_span)) in
                 rows.iter().flat_map(|row| columns.iter().map(move |column| (row, column)))
             {

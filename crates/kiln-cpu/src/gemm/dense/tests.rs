@@ -84,6 +84,7 @@ fn results_are_those_of_plain_loops() {
                 channel_stride: channel,
                 row_stride: halved(row),
                 pixel_stride: halved(pixel),
+                factors: None,
                 weights: std::ptr::null(),
                 taps_first: false,
                 weight_group: 0,
@@ -161,6 +162,98 @@ fn results_are_those_of_plain_loops() {
     }
 }
 
+/// Several images whose channels have factors of their own, results of several panels, and channels that are added up in parts.
+#[test]
+fn channels_are_multiplied_by_their_factors() {
+    let mut random = Random(23);
+    for isa in Isa::available().filter(|&isa| isa != Isa::Portable) {
+        for channels in [1, 7, 40, 9000] {
+            let (images, outputs, pixels) = (if channels > 1000 { 2 } else { 3 }, 1 + random.below(90), 37);
+            let memory = random.small_integers(images * channels * pixels);
+            let weights = random.small_integers(outputs * channels);
+            // One after the other, or as the last column of a matrix.
+            let step = 1 + random.below(3);
+            let factors = random.small_integers(images * channels * step);
+            let line = WindowAxis {
+                taps: 1,
+                stride: 1,
+                dilation: 1,
+                start: 0,
+                length: pixels as isize,
+                places: pixels,
+                weight_stride: 0,
+            };
+            let dense = Dense {
+                isa,
+                threads: 1 + random.below(2),
+                image: memory.as_ptr().cast(),
+                pixels: Pixels::Floats,
+                images,
+                image_stride: (channels * pixels) as isize,
+                group_stride: 0,
+                channels,
+                channel_stride: pixels as isize,
+                row_stride: 0,
+                pixel_stride: 1,
+                factors: Some(ChannelFactors {
+                    first: factors.as_ptr(),
+                    channel: step as isize,
+                    image: (channels * step) as isize,
+                }),
+                weights: std::ptr::null(),
+                taps_first: false,
+                weight_group: 0,
+                groups: 1,
+                several: 0,
+                outputs,
+                last_outputs: outputs,
+                y: WindowAxis { length: 1, places: 1, ..line },
+                x: line,
+                pixels_first: false,
+            };
+            let panels = dense.panels(channels).unwrap();
+            let packed = Scratch::take::<f32>(panels.bytes() / size_of::<f32>());
+            let from = TapWeights {
+                from: weights.as_ptr(),
+                outputs: channels as isize,
+                channels: (channels, 1),
+                y: (1, 0),
+                x: (1, 0),
+                taps_first: false,
+            };
+            // SAFETY: the weights, and room for their panels.
+            unsafe { from.pack(&panels, packed.ptr()) };
+            let dense = Dense { weights: packed.ptr(), ..dense };
+            let got = Mutex::new(vec![f32::NAN; outputs * images * pixels]);
+            let store = |tile: Tile| {
+                let mut got = got.lock().unwrap();
+                for (r, c) in (0..tile.rows).flat_map(|r| (0..tile.columns).map(move |c| (r, c))) {
+                    // SAFETY: an element of the tile.
+                    let value = unsafe { *tile.data.cast::<f32>().add(r * tile.row_stride + c) };
+                    got[(tile.row + r) * images * pixels + tile.column + c] = value;
+                }
+            };
+            // SAFETY: everything is in memory.
+            assert!(unsafe { dense.run(&store) }.unwrap());
+            let got = got.into_inner().unwrap();
+            for (output, image) in (0..outputs).flat_map(|o| (0..images).map(move |i| (o, i))) {
+                for pixel in 0..pixels {
+                    let product = |c: usize| {
+                        let at = image * channels + c;
+                        memory[at * pixels + pixel] * factors[at * step] * weights[output * channels + c]
+                    };
+                    let sum: f32 = (0..channels).map(product).sum();
+                    let found = got[(output * images + image) * pixels + pixel];
+                    assert_eq!(found, sum, "{isa:?} {channels}: result {output} of {image}, {pixel}");
+                }
+            }
+            // There are none of windows of several pixels.
+            let windows = Dense { x: WindowAxis { taps: 2, places: pixels - 1, ..line }, ..dense };
+            assert!(windows.plan().unwrap().is_none());
+        }
+    }
+}
+
 /// Sums over so many channels that they are added up in parts.
 #[test]
 fn parts_of_the_channels_are_added_up() {
@@ -182,6 +275,7 @@ fn parts_of_the_channels_are_added_up() {
             channel_stride: 3,
             row_stride: 3,
             pixel_stride: 1,
+            factors: None,
             weights: weights.as_ptr(),
             taps_first: false,
             weight_group: 0,
@@ -234,6 +328,7 @@ fn parts_of_innermost_channels_are_added_up() {
             channel_stride: 1,
             row_stride: 0,
             pixel_stride: channels as isize,
+            factors: None,
             weights: weights.as_ptr(),
             taps_first: true,
             weight_group: 0,
@@ -287,6 +382,7 @@ fn long_rows_are_cut() {
                 channel_stride: length as isize,
                 row_stride: 0,
                 pixel_stride: 1,
+                factors: None,
                 weights: weights.as_ptr(),
                 taps_first: false,
                 weight_group: 0,
@@ -358,6 +454,7 @@ fn groups_share_vectors() {
                 channel_stride: 0,
                 row_stride: (width * all) as isize,
                 pixel_stride: all as isize,
+                factors: None,
                 weights: std::ptr::null(),
                 taps_first: false,
                 weight_group: 0,
