@@ -78,7 +78,7 @@ impl Session {
         at: &Source,
     ) -> Result<bool> {
         const CAUSE: Cause = Cause::Reads("decides by a number");
-                let at = &self.line_of(at);
+        let at = &self.line_of(at);
         self.recording.must_not_be_in_body(CAUSE, at)?;
         self.recording.must_not_be_in_function()?;
         let (left, right) = (self.settled(left, CAUSE, at)?, self.settled(right, CAUSE, at)?);
@@ -90,7 +90,7 @@ impl Session {
     /// What an expression is, as data: computed outside of the graph at every call.
     pub(super) fn number(&mut self, expression: &Expression<Tensor>, device: Device, at: &Source) -> Result<Tensor> {
         const CAUSE: Cause = Cause::NumberOfData;
-                let at = &self.line_of(at);
+        let at = &self.line_of(at);
         self.recording.must_not_be_in_body(CAUSE, at)?;
         self.recording.must_not_be_in_function()?;
         let mut from = Vec::new();
