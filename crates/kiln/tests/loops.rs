@@ -2,7 +2,9 @@
 #![allow(clippy::type_complexity)]
 
 use kiln::nn::{Forward, Gru, Lstm};
-use kiln::{DType, Device, Generator, Options, Result, Tensor, Var, compile, compile_with, no_grad, scan, while_loop};
+use kiln::{
+    DType, Device, Dynamic, Generator, Options, Result, Tensor, Var, compile, compile_with, no_grad, scan, while_loop,
+};
 
 fn random(shape: &[usize], seed: u64) -> Tensor {
     Generator::new(seed).randn(shape, DType::F32, Device::Cpu).unwrap()
@@ -397,6 +399,24 @@ fn recurrent_layers_are_one_program_for_all_lengths() -> Result<()> {
     let (of_lstm, of_gru) = (weight(&lstm), weight(&gru));
     check(lstm, &of_lstm, "an LSTM")?;
     check(gru, &of_gru, "a GRU")
+}
+
+#[test]
+fn a_recurrent_layer_of_a_declared_range_is_one_program() -> Result<()> {
+    fn check(layer: impl Forward<Output = Tensor> + Clone + Send + Sync + 'static, what: &str) -> Result<()> {
+        let own = layer.clone();
+        let options = Options { dynamic: Dynamic::range("t", 1..=300).at(0, 1).into(), ..Options::default() };
+        let fast = compile_with(move |x: &Tensor| own.forward(x), options);
+        for length in (1..=300).step_by(23).chain([300, 2, 1]) {
+            let x = random(&[2, length, 3], length as u64);
+            assert_close(&fast.call(&x)?, &layer.forward(&x)?, &format!("{what}, {length} steps"));
+        }
+        let stats = fast.stats();
+        assert_eq!((stats.compiles, stats.breaks, stats.fallbacks), (1, 0, 0), "{what}");
+        Ok(())
+    }
+    check(Lstm::bidirectional(3, 4, 2)?, "an LSTM")?;
+    check(Gru::new(3, 4, 1)?, "a GRU")
 }
 
 #[test]

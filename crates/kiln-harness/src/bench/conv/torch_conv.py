@@ -23,10 +23,13 @@ class Network(nn.Module):
 
     def __init__(self, f, weights):
         super().__init__()
-        self.f, self.weights = f, nn.ParameterList(nn.Parameter(w, requires_grad=False) for w in weights)
+        self.f, self.names = f, [f"weight_{number}" for number in range(len(weights))]
+        # Dynamo does not unpack a ParameterList.
+        for name, weight in zip(self.names, weights):
+            self.register_parameter(name, nn.Parameter(weight, requires_grad=False))
 
     def forward(self, x):
-        return self.f(x, *self.weights)
+        return self.f(x, *[getattr(self, name) for name in self.names])
 
 
 def conv(case, r):
